@@ -1,8 +1,8 @@
-"""DQN on CartPole with a main function by hand: the library's nodes, without graph and engine.
+"""DQN on CartPole in a training loop of your own, with flowrl's nodes but without a graph and the engine.
 
     python examples/cartpole_dqn_main.py [SEED]
 
-The graph of such a run is `flowrl run cartpole_dqn`; it adds placement, snapshots and metrics.
+`flowrl run cartpole_dqn` trains in the same way; there, the engine adds placement, snapshots and metrics.
 """
 
 import sys
@@ -10,23 +10,25 @@ import time
 
 import torch
 
-from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
-from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
-from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.evaluators.evaluator import Evaluator
-from flowrl.nodes.learners.learner import Learner
-from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policies.random import Random
+from flowrl.nodes import (
+    Dqn,
+    Evaluator,
+    Gymnasium,
+    Learner,
+    Mlp,
+    NaiveReplayBuffer,
+    Random,
+    SampleCollector,
+    SerialEnvManager,
+)
 
-N_SAMPLE = 256  # env steps of one collection
-UPDATES = 8  # train iterations on each
+N_SAMPLE = 256  # env steps in each collection
+UPDATES = 8  # train iterations after each collection
 
 
 def main(seed: int = 0, max_train_iters: int = 5000) -> float:
-    """Train until 20 episodes, and 20 more, bring 475 on average; gives the last mean."""
-    torch.set_num_threads(1)  # the network is small: more threads only wait for each other
+    """Train until the mean return of 20 episodes, and of 20 others, is 475; return the last mean."""
+    torch.set_num_threads(1)  # more threads would slow down a network this small
     env = Gymnasium(id="CartPole-v1")
     envs = SerialEnvManager(env=env, count=8, seed=seed)
     spec = envs.spec()
@@ -45,12 +47,14 @@ def main(seed: int = 0, max_train_iters: int = 5000) -> float:
     learner = Learner(policy=policy, seed=seed)
     evaluator = Evaluator(env=env, policy=policy, episodes=20, stop_value=475.0, seed=seed)
 
+    # Warm-up: random actions fill the buffer.
     collector.reset_policy(Random(obs=spec.obs, action=spec.action))
     buffer.push(collector.collect(1024))
     collector.reset_policy(policy)
     while True:
         buffer.push(collector.collect(weights=learner.state()))
         for update in range(UPDATES):
+            # the learner counts env steps, because exploration decays with them
             learner.train(buffer.sample(), env_steps=0 if update else N_SAMPLE)
         if evaluator.should_eval(learner.train_iter, every_iters=96):
             evaluation = evaluator.eval(learner.state())

@@ -1,4 +1,4 @@
-"""A graph from Python: load it, change values, run it with three seeds, compare.
+"""Use a graph in Python: load it, change values, run it with three seeds, and compare the results.
 
 python examples/python_api.py [TRAIN_ITERS]
 """
@@ -10,9 +10,9 @@ import flowrl
 
 
 def main(train_iters: int | None = None) -> list[flowrl.RunResult]:
-    """One run a seed; each leaves its folder in runs/."""
+    """Run three seeds; each run writes its own folder in `runs/`."""
     graph = flowrl.load("cartpole_dqn", set={"policy.lr": 5e-4, "evaluator.weights.every": 50})
-    checked = graph.check()  # sound? the same bits each time? `check` knows before anything runs
+    checked = graph.check()  # finds problems, and whether runs are deterministic, before any run
     print(f"sound: {checked.ok}, deterministic: {checked.deterministic}")
     results = [graph.run(seed=seed, train_iters=train_iters) for seed in range(3)]
     for result in results:

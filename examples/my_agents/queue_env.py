@@ -1,4 +1,4 @@
-"""An env of many agents: PettingZoo's parallel interface, and nothing else."""
+"""Your own env with several agents needs PettingZoo's parallel interface, and nothing else."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from pettingzoo import ParallelEnv
 
 
 class Queue(ParallelEnv):
-    """Walkers in a corridor where nobody can pass: each leaves by the door at its right end, which pays 1.
+    """Agents in a corridor who cannot pass each other. Each leaves by the door at the right end, for a reward of 1.
 
-    A step costs, and pushing somebody costs five times that. Who has left plays no more.
+    A step has a cost; bumping into another agent costs five times as much. An agent's episode ends when it leaves.
     """
 
     metadata = {"name": "queue"}
@@ -22,43 +22,44 @@ class Queue(ParallelEnv):
         self._spaces = Box(0.0, 1.0, (3,), np.float32), Discrete(3)
 
     def observation_space(self, agent: str) -> Any:
-        """Where one is, and who stands beside: at the left, at the right."""
+        """The agent's position, and whether others stand to its left and right."""
         return self._spaces[0]
 
     def action_space(self, agent: str) -> Any:
-        """Left, wait, right."""
+        """The actions are left, wait and right."""
         return self._spaces[1]
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
-        """All randomness from the seed: then runs can be repeated."""
+        """Draw only from a generator with this seed, so that runs are repeatable."""
         rng = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)
-        places = rng.choice(self.length, len(self.agents), replace=False)
-        self.at = dict(zip(self.agents, map(int, places), strict=True))
-        return self._seen(), {agent: {} for agent in self.agents}
+        positions = rng.choice(self.length, len(self.agents), replace=False)
+        self.positions = dict(zip(self.agents, map(int, positions), strict=True))
+        return self._observations(), {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, int]) -> tuple[Any, ...]:
-        """In the order of their names; each agent has its own reward, and its own end."""
-        acted = list(self.agents)
-        rewards = dict.fromkeys(acted, -self.step_cost)
+        """Move one agent after another; each has its own reward and its own end."""
+        acting = list(self.agents)
+        rewards = dict.fromkeys(acting, -self.step_cost)
         for agent, action in actions.items():
-            there = max(0, self.at[agent] + int(action) - 1)
-            if there == self.length:
+            target = max(0, self.positions[agent] + int(action) - 1)
+            if target == self.length:
                 rewards[agent] += 1.0
-                del self.at[agent]
-            elif there in self.at.values() and there != self.at[agent]:
+                del self.positions[agent]
+            elif target in self.positions.values() and target != self.positions[agent]:
                 rewards[agent] -= 4 * self.step_cost
             else:
-                self.at[agent] = there
-        self.agents = [agent for agent in acted if agent in self.at]
-        left = {agent: agent not in self.at for agent in acted}
-        cut = dict.fromkeys(acted, False)  # the graph says when a game is cut off
-        last = {agent: np.array([1, 0, 0], np.float32) for agent in acted if left[agent]}
-        return {**self._seen(), **last}, rewards, left, cut, {agent: {} for agent in acted}
+                self.positions[agent] = target
+        self.agents = [agent for agent in acting if agent in self.positions]
+        terminated = {agent: agent not in self.positions for agent in acting}
+        truncated = dict.fromkeys(acting, False)  # the graph's `max_episode_steps` truncates games
+        final = {agent: np.array([1, 0, 0], np.float32) for agent in acting if terminated[agent]}
+        infos: dict[str, Any] = {agent: {} for agent in acting}
+        return {**self._observations(), **final}, rewards, terminated, truncated, infos
 
-    def _seen(self) -> dict[str, Any]:
-        taken = set(self.at.values())
+    def _observations(self) -> dict[str, Any]:
+        taken = set(self.positions.values())
         return {
-            agent: np.array([at / self.length, at - 1 in taken, at + 1 in taken], np.float32)
-            for agent, at in self.at.items()
+            agent: np.array([p / self.length, p - 1 in taken, p + 1 in taken], np.float32)
+            for agent, p in self.positions.items()
         }

@@ -1,4 +1,4 @@
-"""An env with a goal: flip bits, one a step, until they are as they should be."""
+"""An env with a goal: flip one bit in each step, until all bits are those of the goal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 
 class Bits(gymnasium.Env):
-    """-1 for each step until the goal is reached, which chance alone hardly ever does."""
+    """The reward is -1 in each step until the goal is reached, which random actions hardly ever do."""
 
     def __init__(self, count: int = 10) -> None:
         bits = Box(0, 1, (count,), np.float32)
@@ -22,23 +22,23 @@ class Bits(gymnasium.Env):
         super().reset(seed=seed)
         self.bits, self.goal = self.np_random.integers(2, size=(2, self.count)).astype(np.float32)
         self.t = 0
-        return self._seen(), {}
+        return self._obs(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.bits[action] = 1 - self.bits[action]
         self.t += 1
-        done = bool(reached(self.bits[None], self.goal[None])[0])
-        return self._seen(), done - 1.0, done, self.t == self.count and not done, {}
+        done = bool(is_reached(self.bits[None], self.goal[None])[0])
+        return self._obs(), done - 1.0, done, self.t == self.count and not done, {}
 
-    def _seen(self) -> dict[str, Any]:
+    def _obs(self) -> dict[str, Any]:
         return {"achieved_goal": self.bits.copy(), "desired_goal": self.goal.copy()}
 
 
-def reached(achieved: Any, desired: Any) -> Any:
-    """Whether goals (n, …) are reached, (n,)."""
+def is_reached(achieved: Any, desired: Any) -> Any:
+    """Whether each goal (n, …) is reached, (n,)."""
     return (achieved == desired).all(1)
 
 
 def reward(achieved: Any, desired: Any) -> Any:
-    """The rewards that go with it."""
-    return reached(achieved, desired) - 1.0
+    """The reward of each row, given the achieved and the desired goals."""
+    return is_reached(achieved, desired) - 1.0

@@ -1,4 +1,4 @@
-"""Two reward nodes: a function that keeps nothing, and a class that does."""
+"""Two reward nodes: a function without state, and a class with state."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from flowrl import Batch, In, Node, Out, param
 
 @flowrl.as_node
 def stay_centred(data: Batch, *, weight: float = 0.2) -> Batch:
-    """Takes up to `weight` from a row's reward: the more, the farther the cart is out."""
-    position = data["next_obs"][:, 0] / np.float32(2.4)  # 1 at the edge of the track
+    """Reduces the reward by up to `weight`, the more the farther the cart is from the centre."""
+    position = data["next_obs"][:, 0] / np.float32(2.4)  # 1 at the right end of the track
     return data.replace(reward=data["reward"] - np.float32(weight) * position**2)
 
 
@@ -22,16 +22,14 @@ class UnitReward(Node):
     out = Out("samples")
 
     class Config(flowrl.Config):
-        """What a graph may say of this node; the ranges are checked before anything runs."""
-
         log_every_rows: int = param(10_000, "rows between two reports of the scale", ge=1)
 
     def setup(self) -> None:
-        """What must survive between two firings lies in attributes."""
+        """Keep all state between firings in attributes."""
         self.rows, self.squares, self.reported = 0, 0.0, 0
 
     def fire(self, data: Batch) -> Batch:
-        """One token in, one out. Tokens are never written to: `replace` makes another one."""
+        """Turn one token into another; tokens are read-only, so `replace` makes a new one."""
         self.rows += len(data)
         self.squares += float(np.square(data["reward"], dtype=np.float64).sum())
         scale = (self.squares / self.rows) ** 0.5 or 1.0
@@ -41,11 +39,10 @@ class UnitReward(Node):
         return data.replace(reward=data["reward"] / np.float32(scale))
 
     def state_dict(self) -> dict[str, Any]:
-        """For snapshots."""
+        """Return the state for snapshots."""
         return {"rows": self.rows, "squares": self.squares, "reported": self.reported}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.rows, self.squares, self.reported = (
-            state[name] for name in ("rows", "squares", "reported")
-        )
+        """Continue from a state."""
+        self.rows, self.squares = state["rows"], state["squares"]
+        self.reported = state["reported"]

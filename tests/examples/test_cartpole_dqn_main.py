@@ -1,4 +1,4 @@
-"""The main function without the engine does what the README says."""
+"""The training loop without the engine solves CartPole, and is repeatable."""
 
 import pytest
 
@@ -7,9 +7,9 @@ from examples.cartpole_dqn_main import main
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_main_function_by_hand_solves_cartpole(seed: int) -> None:
+def test_the_loop_solves_cartpole(seed: int) -> None:
     assert main(seed) >= 475
 
 
-def test_the_main_function_by_hand_gives_the_same_result_twice() -> None:
+def test_the_loop_has_the_same_result_twice() -> None:
     assert main(seed=5, max_train_iters=100) == main(seed=5, max_train_iters=100)

@@ -1,4 +1,4 @@
-"""An env of one's own."""
+"""The example of your own env keeps gymnasium's rules, and errors name its location in the graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GRAPH = Path(__file__).parents[2] / "examples" / "my_env" / "corridor.yaml"
 
 @pytest.fixture
 def corridor(monkeypatch: Any) -> Any:
-    """The env's class, as a graph beside it imports it."""
+    """The env's class, imported as by the graph beside it."""
     monkeypatch.syspath_prepend(str(GRAPH.parent))
     return __import__("corridor").Corridor
 
@@ -27,8 +27,8 @@ def test_the_env_keeps_the_rules_of_gymnasium(corridor: Any) -> None:
 def test_walking_to_the_right_ends_at_the_goal(corridor: Any) -> None:
     env = corridor(length=3)
     env.reset(seed=1)
-    env.at = 0
-    assert env.step(0)[0].tolist() == [0.0]  # there is a wall
+    env.position = 0
+    assert env.step(0)[0].tolist() == [0.0]  # the wall at the left
     steps = [env.step(1) for _ in range(3)]
     assert [step[2] for step in steps] == [False, False, True]
     assert [round(step[1], 2) for step in steps] == [-0.01, -0.01, 0.99]
@@ -36,10 +36,10 @@ def test_walking_to_the_right_ends_at_the_goal(corridor: Any) -> None:
 
 
 def test_the_graph_solves_the_env(tmp_path: Path) -> None:
-    end = load(GRAPH).run(train_iters=1000, out=tmp_path / "run")
-    assert end.status == "solved"
-    assert end.eval_return is not None
-    assert end.eval_return > 0.9
+    result = load(GRAPH).run(train_iters=1000, out=tmp_path / "run")
+    assert result.status == "solved"
+    assert result.eval_return is not None
+    assert result.eval_return > 0.9
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_a_wrong_env_is_the_only_problem_and_has_its_location(
     ]
 
 
-def test_processes_find_what_lies_beside_the_graph(
+def test_processes_import_modules_beside_the_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # not where the graph is
+    monkeypatch.chdir(tmp_path)  # not the graph's folder
     serial = load(GRAPH).run(train_iters=20, out="s")
     other = load(GRAPH).run(train_iters=20, out="p", placement="collector=process")
     assert other.digest == serial.digest

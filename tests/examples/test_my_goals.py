@@ -1,4 +1,4 @@
-"""An env with goals, learned with hindsight."""
+"""The env with goals keeps gymnasium's rules, and is solved with hindsight only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GRAPH = Path(__file__).parents[2] / "examples" / "my_goals" / "bits.yaml"
 
 @pytest.fixture
 def bits(monkeypatch: Any) -> Any:
-    """The module, as a graph beside it imports it."""
+    """The module, imported as by the graph beside it."""
     monkeypatch.syspath_prepend(str(GRAPH.parent))
     return __import__("bits")
 
@@ -25,7 +25,7 @@ def test_the_env_keeps_the_rules_of_gymnasium(bits: Any) -> None:
     check_env(bits.Bits(), skip_render_check=True)
 
 
-def test_an_episode_ends_at_its_goal_or_is_cut(bits: Any) -> None:
+def test_an_episode_terminates_at_its_goal_or_is_truncated(bits: Any) -> None:
     env = bits.Bits(count=3)
     env.reset(seed=1)
     env.bits, env.goal = np.zeros(3, np.float32), np.array([1, 0, 1], np.float32)
@@ -36,14 +36,14 @@ def test_an_episode_ends_at_its_goal_or_is_cut(bits: Any) -> None:
     assert [env.step(0)[2:4] for _ in range(3)] == [(False, False), (False, False), (False, True)]
 
 
-def test_rewards_go_with_goals(bits: Any) -> None:
+def test_rewards_depend_on_whether_goals_are_reached(bits: Any) -> None:
     goals = np.array([[0, 1], [1, 1]], np.float32)
     assert bits.reward(goals, goals[::-1]).tolist() == [-1, -1]
     assert bits.reward(goals, goals).tolist() == [0, 0]
-    assert bits.reached(goals, goals[:1]).tolist() == [True, False]
+    assert bits.is_reached(goals, goals[:1]).tolist() == [True, False]
 
 
-def test_hindsight_solves_what_chance_does_not(tmp_path: Path) -> None:
+def test_the_graph_solves_the_env_with_hindsight_only(tmp_path: Path) -> None:
     solved = load(GRAPH).run(train_iters=2000, out=tmp_path / "her")
     assert solved.status == "solved"
     without = load(GRAPH, {"buffer.transforms": []}).run(train_iters=1200, out=tmp_path / "none")

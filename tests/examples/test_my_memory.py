@@ -1,4 +1,4 @@
-"""An env that asks for memory, and the policy that has one."""
+"""The env that requires memory keeps gymnasium's rules, and its graph solves it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GRAPH = Path(__file__).parents[2] / "examples" / "my_memory" / "maze.yaml"
 
 @pytest.fixture
 def maze(monkeypatch: Any) -> Any:
-    """The env's class, as a graph beside it imports it."""
+    """The env's class, imported as by the graph beside it."""
     monkeypatch.syspath_prepend(str(GRAPH.parent))
     return __import__("maze").Maze
 
@@ -25,7 +25,7 @@ def test_the_env_keeps_the_rules_of_gymnasium(maze: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_sign_is_seen_once_and_says_which_turn_is_right(maze: Any, seed: int) -> None:
+def test_the_sign_is_visible_once_and_shows_the_rewarded_turn(maze: Any, seed: int) -> None:
     env = maze(length=3)
     first, _ = env.reset(seed=seed)
     right = int(first[0] > 0)
@@ -36,11 +36,11 @@ def test_the_sign_is_seen_once_and_says_which_turn_is_right(maze: Any, seed: int
 
 
 def test_the_graph_solves_the_env(tmp_path: Path) -> None:
-    end = load(GRAPH).run(train_iters=2000, out=tmp_path / "run")
-    assert end.status == "solved"
+    result = load(GRAPH).run(train_iters=2000, out=tmp_path / "run")
+    assert result.status == "solved"
 
 
-def test_without_the_stored_memory_the_sign_is_forgotten(tmp_path: Path) -> None:
-    """Sequences are shorter than the way from the sign to the end, so `check` asks for the stored memory."""
+def test_check_requires_stored_memory(tmp_path: Path) -> None:
+    """The sequences are shorter than the maze, so without stored memory the sign would be forgotten."""
     checked = load(GRAPH, {"buffer.memory_columns": []}).check()
     assert any("memory" in problem.what for problem in checked.problems)

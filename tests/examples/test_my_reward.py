@@ -1,4 +1,4 @@
-"""Reward nodes of one's own."""
+"""The reward nodes compute their rewards, and each changes what is learned."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "my_reward"
 
 @pytest.fixture
 def rewards(monkeypatch: Any) -> Any:
-    """The module, as a graph beside it imports it."""
+    """The module, imported as by the graphs beside it."""
     monkeypatch.syspath_prepend(str(FOLDER))
     yield __import__("rewards")
     sys.modules.pop("rewards")
@@ -29,12 +29,12 @@ def rows(reward: list[float], position: list[float]) -> Batch:
     return Batch({"reward": np.array(reward, np.float32), "next_obs": next_obs})
 
 
-def test_the_function_pays_less_the_farther_the_cart_is(rewards: Any) -> None:
+def test_the_function_reduces_rewards_more_the_farther_the_cart_is_out(rewards: Any) -> None:
     data = rows([1, 1, 1], [0, 1.2, -2.4])
-    paid = rewards.stay_centred(data, weight=0.4)
-    np.testing.assert_allclose(paid["reward"], [1.0, 0.9, 0.6], rtol=1e-6)
-    assert paid["reward"].dtype == np.float32
-    assert paid["next_obs"] is data["next_obs"]
+    result = rewards.stay_centred(data, weight=0.4)
+    np.testing.assert_allclose(result["reward"], [1.0, 0.9, 0.6], rtol=1e-6)
+    assert result["reward"].dtype == np.float32
+    assert result["next_obs"] is data["next_obs"]
 
 
 def test_the_class_divides_by_the_root_mean_square_of_all_rows(rewards: Any) -> None:
@@ -46,7 +46,7 @@ def test_the_class_divides_by_the_root_mean_square_of_all_rows(rewards: Any) -> 
     )
 
 
-def test_the_class_leaves_rewards_of_zero(rewards: Any) -> None:
+def test_the_class_keeps_rewards_of_zero(rewards: Any) -> None:
     assert rewards.UnitReward().fire(rows([0, 0], [0, 0]))["reward"].tolist() == [0, 0]
 
 
@@ -57,7 +57,7 @@ def test_the_class_reports_its_scale_at_its_interval(rewards: Any) -> None:
     assert [dict(record.values) for record in node.ctx.records] == [{"reward_scale": 2.0}] * 2
 
 
-def test_the_class_goes_on_from_a_saved_state(rewards: Any) -> None:
+def test_the_class_continues_from_a_saved_state(rewards: Any) -> None:
     one, two = rewards.UnitReward(), rewards.UnitReward()
     one.fire(rows([4], [0]))
     two.load_state_dict(one.state_dict())
@@ -67,8 +67,8 @@ def test_the_class_goes_on_from_a_saved_state(rewards: Any) -> None:
 
 def test_each_reward_changes_what_is_learned(tmp_path: Path) -> None:
     graphs = ["cartpole_dqn", FOLDER / "centred.yaml", FOLDER / "scaled.yaml"]
-    ends = [load(g).run(train_iters=20, out=tmp_path / str(i)) for i, g in enumerate(graphs)]
-    assert len({end.digest for end in ends}) == 3
+    results = [load(g).run(train_iters=20, out=tmp_path / str(i)) for i, g in enumerate(graphs)]
+    assert len({result.digest for result in results}) == 3
 
 
 def test_a_wrong_value_is_reported_before_anything_runs() -> None:

@@ -1,4 +1,4 @@
-"""Graphs from Python."""
+"""The example of graphs in Python runs three seeds and compares them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from examples.python_api import main
 
 
 def test_three_seeds_are_run_and_compared(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
-    monkeypatch.chdir(tmp_path)  # where runs/ comes to be
+    monkeypatch.chdir(tmp_path)  # the folder in which runs/ is made
     results = main(train_iters=10)
     assert [(result.seed, result.train_iters) for result in results] == [(0, 10), (1, 10), (2, 10)]
     assert len({result.digest for result in results}) == 3
