@@ -11,13 +11,15 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.checks.check import check as check_graph
 from flowrl.checks.descriptions import EnvUse
 from flowrl.cluster.rendezvous import Rendezvous
-from flowrl.core.errors import UsageError
+from flowrl.core.errors import UsageError, shortened_repr
+from flowrl.graph.bundled import locate_graph
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_data
 from flowrl.graph.loading import load_graph as load_file
 from flowrl.graph.sections import parse_seconds
-from flowrl.graph.yaml_text import flow_text
-from flowrl.runs.display import Watcher
+from flowrl.graph.tree import data_tree, read_tree
+from flowrl.graph.yaml_text import SourceLocation, YamlValue, flow_text, item_of
+from flowrl.runs.display import Watcher, watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 
@@ -30,6 +32,17 @@ class FlowGraph:
     ) -> None:
         self.source = source
         self._set = dict(set or {})
+        self._tree = self._read_tree()
+
+    def __repr__(self) -> str:
+        """The graph in one line, as it was when it was loaded: its name, its nodes and what `set` changes."""
+        name = "of plain data" if isinstance(self.source, Mapping) else repr(str(self.source))
+        nodes = self._tree.fields.get("nodes")
+        names = ", ".join(nodes.fields) if nodes is not None and nodes.fields else "no nodes"
+        about = self._tree.fields.get("about")
+        shown = [f"FlowGraph {name}", *([str(about.plain())] if about is not None else []), names]
+        changes = [f"{key}={shortened_repr(value)}" for key, value in self._set.items()]
+        return f"<{': '.join(shown)}{' with ' + ', '.join(changes) if changes else ''}>"
 
     def check(self, *, envs: EnvUse = "make") -> CheckedGraph:
         """Check the graph: `.ok`, `.problems`, `.deterministic` and `.reasons` of the result say what was found.
@@ -63,12 +76,15 @@ class FlowGraph:
         train_iters: int | None = None,
         time: str | float | None = None,
         out: str | Path | None = None,
+        quiet: bool = False,
         watcher: Watcher | None = None,
         hash_tokens: bool = False,
     ) -> RunResult:
         """Run to the earliest cut. Raises `GraphError` if the graph is unsound, and `NodeError` if a node fails.
 
-        `rendezvous` says where hosts join, if the placement names some. A `watcher` is notified of what happens.
+        Progress is shown as on the command line: live on a terminal, and elsewhere (in notebooks, pipes and files) by a
+        line every few seconds. `quiet` shows nothing. A `watcher` is notified of what happens instead.
+        `rendezvous` says where hosts join, if the placement names some.
         """
         checked = self._checked(set or {}).require_sound()
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
@@ -80,15 +96,31 @@ class FlowGraph:
             out=out,
             placement=placement,
             rendezvous=rendezvous,
-            watcher=watcher,
+            watcher=watcher or watcher_for(quiet),
             hash_tokens=hash_tokens,
         ).run()
 
+    def _read_tree(self) -> YamlValue:
+        """Read the files of the graph, and import nothing. A missing file or broken YAML is an error."""
+        if isinstance(self.source, Mapping):
+            return data_tree(item_of(self.source, SourceLocation("graph"))).tree
+        return read_tree(locate_graph(str(self.source))).tree
+
     def _checked(self, more: Mapping[str, Any], envs: EnvUse = "make") -> CheckedGraph:
-        overrides = {key: flow_text(value) for key, value in {**self._set, **more}.items()}
+        overrides = {k: _override_text(k, value) for k, value in {**self._set, **more}.items()}
         if isinstance(self.source, Mapping):
             return check_graph(load_data(self.source, overrides=overrides), envs)
         return check_graph(load_file(self.source, overrides), envs)
+
+
+def _override_text(key: str, value: Any) -> str:
+    """The value as `--set` takes it."""
+    try:
+        return flow_text(value)
+    except TypeError as error:
+        raise UsageError(
+            f"set: {key} is {shortened_repr(value)}: {error}; expected numbers, texts, lists and mappings, as in a graph"
+        ) from None
 
 
 def _count(name: str, value: int | None) -> int | None:
@@ -105,5 +137,9 @@ def _seconds(time: str | float | None) -> float | None:
 
 
 def load(graph: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None) -> FlowGraph:
-    """A graph by its file, by its bundled name, or as plain data."""
+    """Load a graph by its file, by its bundled name, or as plain data, which may extend another graph.
+
+    A misspelt name is an error here; other mistakes in a graph are those that `check` lists. `set` changes values as
+    `--set` does: `{"learner.lr": 3e-4}`.
+    """
     return FlowGraph(graph, set)

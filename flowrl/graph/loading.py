@@ -19,7 +19,7 @@ from flowrl.graph.model import Graph
 from flowrl.graph.overrides import Overrides
 from flowrl.graph.scope_reader import ScopeReader
 from flowrl.graph.sections import read_modules, read_sections, share_replicas
-from flowrl.graph.tree import GraphSource, read_tree
+from flowrl.graph.tree import GraphSource, data_tree, read_tree
 from flowrl.graph.warmup_reader import PhaseReader
 from flowrl.graph.yaml_text import SourceLocation, YamlValue, item_of, parse_yaml
 
@@ -36,7 +36,8 @@ class LoadedGraph:
 
 def load_graph(source: str | Path, overrides: Mapping[str, str] | None = None) -> LoadedGraph:
     """Read a graph by its file or bundled name; `overrides` are values as `--set` takes them."""
-    return _load(read_tree(locate_graph(str(source))), _graph_name(Path(source)), overrides or {})
+    tree, name = read_tree(locate_graph(str(source))), _graph_name(Path(source))
+    return _load(tree, name, overrides or {}, tree.files[-1].parent)
 
 
 def _graph_name(path: Path) -> str:
@@ -53,17 +54,20 @@ def load_text(text: str, name: str) -> LoadedGraph:
 def load_data(
     data: Mapping[str, Any], name: str = "graph", overrides: Mapping[str, str] | None = None
 ) -> LoadedGraph:
-    """Read a graph from plain data."""
-    return _load(GraphSource(item_of(data, SourceLocation(name)), ()), name, overrides or {})
+    """Read a graph from plain data, which may extend a graph file."""
+    return _load(data_tree(item_of(data, SourceLocation(name))), name, overrides or {})
 
 
-def _load(source: GraphSource, name: str, values: Mapping[str, str]) -> LoadedGraph:
+def _load(
+    source: GraphSource, name: str, values: Mapping[str, str], folder: Path | None = None
+) -> LoadedGraph:
+    """Read a graph; paths that are not written in a file begin at `folder`, or else at the working folder."""
     problems, files = Problems(), source.files
     folders = tuple(dict.fromkeys(f.parent for f in files))
     folders += read_modules(source.tree.fields.get("modules"), problems)
     catalogue = Catalogue(folders)
     overrides = Overrides(values, catalogue, problems)
-    scope = ScopeReader(catalogue, overrides, problems, files[-1].parent if files else None)
+    scope = ScopeReader(catalogue, overrides, problems, folder)
     tree = scope.read(source)
     overrides.report_unplaced(scope.nodes, tree)
     reader = EdgeReader(

@@ -76,19 +76,31 @@ def read_tree(path: Path) -> GraphSource:
     return _read_with_bases(path, ())
 
 
+def data_tree(tree: YamlValue) -> GraphSource:
+    """Merge plain data with the files that it extends; a relative path in `extends` begins at the working folder."""
+    return _merge_with_base(tree, (), ())
+
+
 def _read_with_bases(path: Path, above: tuple[Path, ...]) -> GraphSource:
-    tree = read_yaml(path, display_path(path))
+    return _merge_with_base(read_yaml(path, display_path(path)), (path,), above)
+
+
+def _merge_with_base(
+    tree: YamlValue, own: tuple[Path, ...], above: tuple[Path, ...]
+) -> GraphSource:
+    """Merge a graph with what it extends. `own` is its file, if it is from one, and `above` what extends it."""
     if not isinstance(tree.value, dict):
         raise _error(tree, "a graph is a mapping with the keys nodes, edges, …")
     fields = dict(tree.value)
     extends = fields.pop("extends", None)
     tree = YamlValue(fields, tree.location, tree.key_location)
     if extends is None:
-        return GraphSource(tree, (path,))
-    chain = (*above, path.resolve())
-    under = _read_with_bases(_base_file(extends, path, chain), chain)
+        return GraphSource(tree, own)
+    chain = (*above, *(path.resolve() for path in own))
+    folders = (*(path.parent for path in own), Path())
+    under = _read_with_bases(_base_file(extends, folders, chain), chain)
     removed = {**under.removed, **_removed_nodes(under, tree)}
-    return GraphSource(merge_graph(under.tree, tree), (*under.files, path), removed)
+    return GraphSource(merge_graph(under.tree, tree), (*under.files, *own), removed)
 
 
 def _removed_nodes(under: GraphSource, over: YamlValue) -> dict[str, frozenset[str]]:
@@ -99,11 +111,11 @@ def _removed_nodes(under: GraphSource, over: YamlValue) -> dict[str, frozenset[s
     return {n: files for n, item in now.items() if item.value is None and n in before}
 
 
-def _base_file(extends: YamlValue, path: Path, chain: tuple[Path, ...]) -> Path:
-    """The file that a graph extends."""
+def _base_file(extends: YamlValue, folders: tuple[Path, ...], chain: tuple[Path, ...]) -> Path:
+    """The file that a graph extends, in the first of the folders that has it."""
     if not isinstance(extends.value, str):
         raise _error(extends, "extends: expected the name of one graph")
-    base = locate(extends.value, path.parent, Path())
+    base = locate(extends.value, *folders)
     if base is None:
         hint = spelling_hint(extends.value, bundled_graphs())
         raise _error(extends, f"extends: there is no graph '{extends.value}'", hint)

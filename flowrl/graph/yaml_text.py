@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -70,6 +70,7 @@ class YamlValue:
 
 def item_of(value: Any, location: SourceLocation, key: SourceLocation | None = None) -> YamlValue:
     """Plain data as a tree whose values all have one location."""
+    value = _plain(value)
     if isinstance(value, Mapping):
         return YamlValue(
             {str(k): item_of(v, location, location) for k, v in value.items()}, location, key
@@ -291,11 +292,14 @@ def scalar_text(value: Scalar) -> str:
         return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(repr(value), repr(value))
     if isinstance(value, int):
         return str(value)
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} is no plain data, so YAML cannot express it")
     return value if _is_plain(value) else _quoted(value)
 
 
 def flow_text(value: Any) -> str:
     """Plain data as YAML on one line."""
+    value = _plain(value)
     if isinstance(value, Mapping):
         pairs = (f"{flow_text(str(k))}: {flow_text(v)}" for k, v in value.items())
         return "{" + ", ".join(pairs) + "}"
@@ -304,6 +308,13 @@ def flow_text(value: Any) -> str:
     if isinstance(value, str) and ("," in value or " " in value):
         return _quoted(value)
     return scalar_text(value)
+
+
+def _plain(value: Any) -> Any:
+    """The plain data that a value of Python stands for: numbers and arrays of numpy and torch, and paths."""
+    if isinstance(value, PurePath):
+        return str(value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _is_plain(text: str) -> bool:

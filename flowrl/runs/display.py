@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import sys
+import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
 from flowrl.core.context import MetricsRecord, Record
+from flowrl.core.state import Count
 from flowrl.runs.result import return_text
 from flowrl.runs.top import clock_text
 from flowrl.runtime.records import RecordSource
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 REFRESH_PER_S = 4
 RATE_S = 5.0  # the rate is an average over this time, because sites report some rounds at a time
+LINE_EVERY_S = 5.0
 BAR_WIDTH = 20  # characters
 STOPPING = "stopping after this train iteration; Ctrl-C again stops at once"
 
@@ -53,20 +56,54 @@ def watcher_for(quiet: bool) -> Watcher:
 
 
 class LineDisplay(Watcher):
-    """Prints a line when the run begins, and one for each evaluation."""
+    """Prints a line when the run begins, one for each evaluation, and one after some seconds without another."""
+
+    def __init__(self, every_s: float = LINE_EVERY_S) -> None:
+        self._every_s = every_s
+        self._printed = self._ended = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
 
     def begin(self, run: Run) -> None:
-        print(begin_line(run), flush=True)
+        self._print(begin_line(run))
+        # The thread prints while nodes are made, too, and while a firing lasts.
+        self._thread = threading.Thread(
+            target=self._print_progress, args=(run,), name="flowrl progress", daemon=True
+        )
+        self._thread.start()
 
     def note(self, run: Run, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     def event(self, run: Run, source: RecordSource, record: Record) -> None:
         if isinstance(record, MetricsRecord) and source.role == "evaluator":
-            print(evaluation_line(run, source, record), flush=True)
+            self._print(evaluation_line(run, source, record))
 
     def stopping(self, run: Run) -> None:
         os.write(2, f"{STOPPING}\n".encode())
+
+    def end(self, run: Run) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _print(self, line: str) -> None:
+        with self._changed:
+            print(line, flush=True)
+            self._printed = True
+            self._changed.notify()
+
+    def _print_progress(self, run: Run) -> None:
+        """Print the progress whenever no other line was printed for a while, until the run ends."""
+        with self._changed:
+            while not self._ended:
+                self._printed = False
+                self._changed.wait(self._every_s)
+                if not (self._printed or self._ended):
+                    print(progress_line(run), flush=True)
 
 
 class LiveDisplay(Watcher):
@@ -118,10 +155,8 @@ class LiveDisplay(Watcher):
         from rich.console import Group
         from rich.text import Text
 
-        if run.executor is None and run.hosts is not None:
-            return Group(Text(f"waiting for hosts at {run.hosts.address} …", style="bold"))
-        if run.executor is None or run.executor.began_s is None:
-            return Group(Text(f"making {len(run.graph.nodes)} nodes …", style="bold"))
+        if waiting := waiting_text(run):
+            return Group(Text(waiting, style="bold"))
         note = [Text(self._note, style="yellow")] if self._note else []
         return Group(Text(self.headline(run), style="bold"), node_table(run), *note)
 
@@ -155,11 +190,28 @@ def begin_line(run: Run) -> str:
 
 
 def evaluation_line(run: Run, source: RecordSource, record: MetricsRecord) -> str:
-    total = source.total
     mean = record.values.get("return_mean")
     shown = "" if mean is None else f"  return {return_text(mean)}"
-    steps = f"{total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"
-    return f"{run.wall_s:7.1f} s  {steps}{shown}{_evaluator_text(run, source)}"
+    return f"{_counts_line(run, source.total)}{shown}{_evaluator_text(run, source)}"
+
+
+def progress_line(run: Run) -> str:
+    """What a run has done so far, or what it waits for before its first firing."""
+    waiting = waiting_text(run)
+    return f"{run.wall_s:7.1f} s  {waiting}" if waiting else _counts_line(run, run.counts)
+
+
+def waiting_text(run: Run) -> str:
+    """What a run does before its first firing; empty afterwards."""
+    if run.executor is None and run.hosts is not None:
+        return f"waiting for hosts at {run.hosts.address} …"
+    if run.executor is None or run.executor.began_s is None:
+        return f"making {len(run.graph.nodes)} nodes …"
+    return ""
+
+
+def _counts_line(run: Run, total: Count) -> str:
+    return f"{run.wall_s:7.1f} s  {total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"
 
 
 def _evaluator_text(run: Run, source: RecordSource) -> str:
