@@ -31,18 +31,17 @@ class FlowGraph:
         self, source: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None
     ) -> None:
         self.source = source
-        self._set = dict(set or {})
+        self._set = _override_texts(set)
         self._tree = self._read_tree()
 
     def __repr__(self) -> str:
         """The graph in one line, as it was when it was loaded: its name, its nodes and what `set` changes."""
         name = "of plain data" if isinstance(self.source, Mapping) else repr(str(self.source))
-        nodes = self._tree.fields.get("nodes")
-        names = ", ".join(nodes.fields) if nodes is not None and nodes.fields else "no nodes"
-        about = self._tree.fields.get("about")
-        shown = [f"FlowGraph {name}", *([str(about.plain())] if about is not None else []), names]
-        changes = [f"{key}={shortened_repr(value)}" for key, value in self._set.items()]
-        return f"<{': '.join(shown)}{' with ' + ', '.join(changes) if changes else ''}>"
+        about, nodes = (self._tree.fields.get(key) for key in ("about", "nodes"))
+        shown = f" ({str(about.plain()).rstrip('.')})" if about is not None else ""
+        names = ", ".join(nodes.fields) if nodes is not None else ""
+        changes = ", ".join(f"{key}={text}" for key, text in self._set.items())
+        return f"<FlowGraph {name}{shown}: {names or 'no nodes'}{changes and f'; set {changes}'}>"
 
     def check(self, *, envs: EnvUse = "make") -> CheckedGraph:
         """Check the graph: `.ok`, `.problems`, `.deterministic` and `.reasons` of the result say what was found.
@@ -107,20 +106,24 @@ class FlowGraph:
         return read_tree(locate_graph(str(self.source))).tree
 
     def _checked(self, more: Mapping[str, Any], envs: EnvUse = "make") -> CheckedGraph:
-        overrides = {k: _override_text(k, value) for k, value in {**self._set, **more}.items()}
+        overrides = {**self._set, **_override_texts(more)}
         if isinstance(self.source, Mapping):
             return check_graph(load_data(self.source, overrides=overrides), envs)
         return check_graph(load_file(self.source, overrides), envs)
 
 
-def _override_text(key: str, value: Any) -> str:
-    """The value as `--set` takes it."""
-    try:
-        return flow_text(value)
-    except TypeError as error:
-        raise UsageError(
-            f"set: {key} is {shortened_repr(value)}: {error}; expected numbers, texts, lists and mappings, as in a graph"
-        ) from None
+def _override_texts(values: Mapping[str, Any] | None) -> dict[str, str]:
+    """The values as `--set` takes them."""
+    texts = {}
+    for key, value in (values or {}).items():
+        try:
+            texts[key] = flow_text(value)
+        except TypeError:
+            what = f"set: {key} is {shortened_repr(value)}"
+            raise UsageError(
+                f"{what}; expected numbers, texts, lists and mappings, as in a graph file"
+            ) from None
+    return texts
 
 
 def _count(name: str, value: int | None) -> int | None:

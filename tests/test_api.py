@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import flowrl
 from flowrl.core.errors import GraphError, NodeError, UsageError
 from flowrl.graph.yaml_text import flow_text
+from flowrl.runs.display import Watcher
+from flowrl.runs.run import Run
 from tests.toys.running import tree
 
 NODES = {"c": "Source", "l": "Learner", "e": "Judge"}
@@ -185,9 +188,78 @@ def test_a_placement_changes_no_bit(placement: str, tmp_path: Path) -> None:
     assert placed.placement == placement
 
 
-def test_the_error_for_an_unknown_graph_names_the_known_ones() -> None:
+def test_an_unknown_graph_is_an_error_of_load_and_names_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"nothing: there is no such file .* cartpole_dqn"):
-        flowrl.load("nothing").check()
+        flowrl.load("nothing")
+    with pytest.raises(UsageError, match=r"cartpol_dqn: .* did you mean 'cartpole_dqn'\?"):
+        flowrl.load("cartpol_dqn")
+
+
+def test_a_file_that_is_not_yaml_is_an_error_of_load(tmp_path: Path) -> None:
+    (tmp_path / "g.yaml").write_text("nodes: {a: [}")
+    with pytest.raises(GraphError, match=r"g\.yaml:1:13: is not YAML"):
+        flowrl.load(tmp_path / "g.yaml")
+
+
+def test_a_graph_shows_its_name_its_nodes_and_its_changes(file: Path) -> None:
+    assert repr(flowrl.load("g.yaml")) == "<FlowGraph 'g.yaml': c, l, e>"
+    assert repr(flowrl.load({**GRAPH, "about": "Toys."}, {"c.steps": 3, "l.stops_at": None})) == (
+        "<FlowGraph of plain data (Toys): c, l, e; set c.steps=3, l.stops_at=null>"
+    )
+    assert repr(flowrl.load({})) == "<FlowGraph of plain data: no nodes>"
+    assert repr(flowrl.load({"nodes": 5})) == "<FlowGraph of plain data: no nodes>"
+
+
+def test_data_extends_a_file_of_the_working_folder_or_a_bundled_graph(file: Path) -> None:
+    graph = flowrl.load({"extends": "g.yaml", "nodes": {"c": {"steps": 3}}})
+    assert graph.run(train_iters=2, out=file.parent / "r").env_steps == 6
+    assert flowrl.load({"extends": "cartpole_dqn"}).check(envs="skip").ok
+    with pytest.raises(GraphError, match="there is no graph 'cartpol_dqn'; did you mean 'cartpole"):
+        flowrl.load({"extends": "cartpol_dqn"})
+
+
+def test_values_of_numpy_are_taken_as_those_of_python() -> None:
+    given: dict[str, Any] = {
+        "c.steps": np.int64(3),
+        "limits": {"rounds": np.array(2)},
+    }
+    graph = flowrl.load(GRAPH, given).check().require_sound().graph
+    assert graph.nodes["c"].config.steps == 3
+    assert graph.limits.rounds == 2
+    data = tree({**NODES, "c": {"type": "Source", "steps": np.int32(4)}}, EDGES)
+    assert flowrl.load(data).check().require_sound().graph.nodes["c"].config.steps == 4
+    for number in (np.float32(0.5), np.float64(0.5), np.array(0.5)):
+        graph = flowrl.load("cartpole_dqn", {"policy.lr": number}).check(envs="skip").graph
+        assert graph.nodes["learner"].config.policy.config.lr == 0.5
+
+
+def test_a_value_that_yaml_cannot_express_is_an_error_of_load() -> None:
+    with pytest.raises(UsageError, match=r"set: e\.goal is \{1\}; expected numbers, texts, lists"):
+        flowrl.load(GRAPH, {"e.goal": {1}})
+
+
+def test_a_run_shows_its_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph, seen = flowrl.load(GRAPH), list[str]()
+
+    class Ending(Watcher):
+        def end(self, run: Run) -> None:
+            seen.append(run.graph.name)
+
+    graph.run(train_iters=2, out=tmp_path / "a")
+    first, evaluation = capsys.readouterr().out.splitlines()
+    assert first == f"graph: seed 0, serial, in {tmp_path / 'a'}"
+    assert evaluation.endswith("20 env steps        2 train iters  return 2.00")
+    graph.run(train_iters=2, out=tmp_path / "b", quiet=True)
+    graph.run(train_iters=2, out=tmp_path / "c", watcher=Ending())
+    assert seen == ["graph"]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_printed_result_is_the_summary_in_words(tmp_path: Path) -> None:
+    result = flowrl.load(GRAPH).run(train_iters=2, out=tmp_path / "r", quiet=True)
+    first, *_, last = str(result).splitlines()
+    assert first == "finished: 2 train iterations were asked for"
+    assert last == f"run folder {tmp_path / 'r'}"
 
 
 def test_the_public_names_are_those_that_are_exported() -> None:

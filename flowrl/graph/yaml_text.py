@@ -293,7 +293,7 @@ def scalar_text(value: Scalar) -> str:
     if isinstance(value, int):
         return str(value)
     if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} is no plain data, so YAML cannot express it")
+        raise TypeError(f"{type(value).__name__} is not plain data, so YAML cannot express it")
     return value if _is_plain(value) else _quoted(value)
 
 

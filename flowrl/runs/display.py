@@ -211,7 +211,9 @@ def waiting_text(run: Run) -> str:
 
 
 def _counts_line(run: Run, total: Count) -> str:
-    return f"{run.wall_s:7.1f} s  {total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"
+    return (
+        f"{run.wall_s:7.1f} s  {total.env_steps:>9,} env steps  {total.train_iters:>7,} train iters"
+    )
 
 
 def _evaluator_text(run: Run, source: RecordSource) -> str:

@@ -41,6 +41,10 @@ class RunResult:
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def __str__(self) -> str:
+        """The summary in words, as the command line prints it."""
+        return result_text(self)
+
 
 def finite(value: float | None) -> float | None:
     """The value, or None if JSON cannot express it."""

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,3 +157,31 @@ def test_the_live_display_keeps_a_line_for_each_new_best_only() -> None:
     for mean in (3.0, 1.0, 3.0, 4.0):
         display.event(run, judge, MetricsRecord({"return_mean": mean}))
     assert kept == ["3.00", "4.00"]
+
+
+def test_lines_tell_the_progress_while_nothing_else_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a run that fires for long without an evaluation, and of one whose nodes are being made."""
+    display, told = LineDisplay(every_s=0.001), threading.Event()
+    run: Any = SimpleNamespace(wall_s=7.0, counts=Count(env_steps=1500, train_iters=20), hosts=None)
+    run.graph, run.seed, run.placement, run.folder = Graph("g"), 0, "serial", None
+    run.executor = SimpleNamespace(began_s=1.0)
+    print_line = display._print_progress
+
+    def printing(run: Run) -> None:
+        print_line(run)
+        told.set()
+
+    display._print_progress = printing  # type: ignore[method-assign]
+    display.begin(run)
+    while "train iters" not in (shown := capsys.readouterr().out):
+        pass
+    run.executor = None
+    while "making" not in (later := capsys.readouterr().out):
+        pass
+    display.end(run)
+    assert told.is_set()  # the thread has ended
+    assert "    7.0 s      1,500 env steps       20 train iters" in shown.splitlines()
+    assert "    7.0 s  making 0 nodes …" in later.splitlines()
+    assert not [t for t in threading.enumerate() if t.name == "flowrl progress"]
