@@ -34,7 +34,7 @@ every_space = pytest.mark.parametrize("space", SPACES)
 
 def envs_of(space: str, count: int = 3) -> SerialEnvManager:
     kwargs = {"space": space, **SPACES[space]}
-    part = Gymnasium(id="tests.nodes.toy_envs:Obeying", kwargs=kwargs, max_episode_steps=5)
+    part = Gymnasium(id="tests.nodes.toy_envs:SpaceCheckingEnv", kwargs=kwargs, max_episode_steps=5)
     return SerialEnvManager(env=part, count=count, seed=1)
 
 
@@ -96,16 +96,16 @@ def test_ppo_acts_and_learns_in_spaces_that_it_has_a_distribution_for(space: str
 def test_a_policy_refuses_a_space_that_it_cannot_act_in_before_the_run(
     cls: Any, space: str
 ) -> None:
-    with pytest.raises(UnsoundError) as told:
+    with pytest.raises(UnsoundError) as raised:
         policy_of(cls, envs_of(space))
-    assert told.value.key == "policy"
-    assert told.value.hint
+    assert raised.value.key == "policy"
+    assert raised.value.hint
 
 
-def test_an_action_of_another_shape_is_refused_by_the_env_and_told() -> None:
+def test_actions_of_another_shape_or_outside_of_the_space_are_errors() -> None:
     envs = envs_of("MultiDiscrete")
     envs.reset()
-    with pytest.raises(ValueError, match="2 actions for 3 envs; give each env one"):
+    with pytest.raises(ValueError, match="2 actions for 3 envs; give one for each"):
         envs.advance(np.zeros((2, 2), np.int64))
     with pytest.raises(Exception, match=r"is not in MultiDiscrete\(\[3 5\]\)"):
         envs.advance(np.full((3, 2), 4))

@@ -41,7 +41,7 @@ def policy_of(cls: type[Policy], envs: SerialEnvManager, **params: Any) -> Polic
 def test_dqn_finds_the_values_of_a_cut_and_of_a_final_episode(
     ends: str, values: list[float], nstep: int
 ) -> None:
-    envs = envs_of("Turns", ends=ends)
+    envs = envs_of("AlternatingEnv", ends=ends)
     params = {"model": Mlp(**TABLE), "dueling": False, "lr": 0.03, "target_every_iters": 20}
     policy = policy_of(Dqn, envs, nstep=nstep, epsilon_end=1.0, **params)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=1)
@@ -59,7 +59,7 @@ def test_dqn_finds_the_values_of_a_cut_and_of_a_final_episode(
 def test_ppo_finds_the_values_of_a_cut_and_of_a_final_episode(
     ends: str, values: list[float], gae_lambda: float
 ) -> None:
-    envs = envs_of("Turns", ends=ends)
+    envs = envs_of("AlternatingEnv", ends=ends)
     model = Mlp(**TABLE, shared=False)
     policy = policy_of(Ppo, envs, model=model, gae_lambda=gae_lambda, lr=0.03, max_grad_norm=None)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=2)
@@ -73,7 +73,7 @@ def test_ppo_finds_the_values_of_a_cut_and_of_a_final_episode(
 @pytest.mark.parametrize("n_sample", [7, 64])
 def test_a_token_that_ends_within_an_episode_does_not_change_ppos_values(n_sample: int) -> None:
     """Rows of the same steps have the same advantages, wherever tokens are cut, with lambda 0."""
-    envs = envs_of("Turns", count=1, ends="cut")
+    envs = envs_of("AlternatingEnv", count=1, ends="cut")
     policy = policy_of(Ppo, envs, gae_lambda=0.0, normalise_advantages=False)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=n_sample, seed=3)
     learner = Learner(policy=policy, seed=3)
@@ -88,7 +88,7 @@ def test_a_token_that_ends_within_an_episode_does_not_change_ppos_values(n_sampl
 
 def test_ppo_learns_to_aim_a_real_valued_action() -> None:
     """The best action is half of what is observed: a rule that must be learned, not a constant."""
-    envs = envs_of("Aiming", count=8)
+    envs = envs_of("HalvingEnv", count=8)
     policy = policy_of(Ppo, envs, lr=3e-3, entropy_weight=0.0)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=256, seed=4)
     learner = Learner(policy=policy, seed=4)
@@ -96,7 +96,7 @@ def test_ppo_learns_to_aim_a_real_valued_action() -> None:
 
     def error() -> float:
         greedy.load(learner.state())
-        played = play_episodes(envs_of("Aiming", count=10), greedy, 200)
+        played = play_episodes(envs_of("HalvingEnv", count=10), greedy, 200)
         return -float(np.mean([episode.total for episode in played]))
 
     before = error()  # it stands still at 0, and is a quarter off

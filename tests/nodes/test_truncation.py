@@ -46,14 +46,16 @@ COLLECTORS: dict[str, Callable[..., Any]] = {
 }
 CUTS: dict[
     str, dict[str, Any]
-] = {  # ways to end an episode of Turns after two steps, beside its own
+] = {  # ways to end an episode of AlternatingEnv after two steps, beside its own
     "max_episode_steps": {"kwargs": {"ends": "never"}, "max_episode_steps": 2},
     "a wrapper": {"kwargs": {"ends": "never"}, "wrappers": (TimeLimit(steps=2),)},
 }
 
 
 def envs_of(**env: Any) -> SerialEnvManager:
-    return SerialEnvManager(env=Gymnasium(id="tests.nodes.toy_envs:Turns", **env), count=4, seed=5)
+    return SerialEnvManager(
+        env=Gymnasium(id="tests.nodes.toy_envs:AlternatingEnv", **env), count=4, seed=5
+    )
 
 
 def learned_by_dqn(collect: Callable[..., Any], envs: Any, nstep: int) -> Any:
@@ -220,7 +222,7 @@ def test_what_a_buffer_draws_says_the_same(buffer: str, nstep: int, ends: str) -
     slow_except([(False, "cut"), (True, "final")], [False, True], VALUES),
 )
 def test_envs_in_worker_processes_say_the_same(pre_reset: bool, ends: str) -> None:
-    env = Gymnasium(id="tests.nodes.toy_envs:Turns", kwargs={"ends": ends})
+    env = Gymnasium(id="tests.nodes.toy_envs:AlternatingEnv", kwargs={"ends": ends})
     envs = SyncSubprocessEnvManager(env=env, count=4, seed=5, pre_reset=pre_reset)
     try:
         found = learned_by_dqn(COLLECTORS["samples, in halves"], envs, 3)

@@ -1,4 +1,4 @@
-"""Small envs whose every number can be worked out by hand."""
+"""Small envs whose numbers can be computed by hand."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 
-class Counting(gymnasium.Env):
-    """Observes [seed of the episode mod 1e6, steps taken]; the t-th step's reward is t.
+class CountingEnv(gymnasium.Env):
+    """Observes [seed of the episode mod 1e6, steps taken]; the reward of step t is t.
 
-    Episodes last `length` steps, or 1 to 5 by their seed; even seeds terminate, odd ones truncate.
+    Episodes have `length` steps, or 1 to 5 by their seed. Even seeds terminate, and odd ones are truncated.
     """
 
     def __init__(self, length: int | None = None, ends: str = "by seed") -> None:
@@ -46,8 +46,8 @@ class Counting(gymnasium.Env):
         return np.array([self.seed % 1_000_000, self.t], np.float32)
 
 
-class Broken(Counting):
-    """Fails in its third step, in the way that it is told to."""
+class BrokenStepEnv(CountingEnv):
+    """The third step fails in the way of `how`."""
 
     def __init__(self, how: str, index_broken: int | None = None) -> None:
         super().__init__(length=20)
@@ -65,8 +65,8 @@ class Broken(Counting):
         return obs, reward, *rest
 
 
-class BrokenReset(Counting):
-    """Cannot begin its second episode."""
+class BrokenResetEnv(CountingEnv):
+    """The second reset raises."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         if self.seeds:
@@ -74,8 +74,8 @@ class BrokenReset(Counting):
         return super().reset(seed=seed)
 
 
-class Stubborn(gymnasium.Env):
-    """An episode of n steps returns n, and n is 1 or `long`, by its seed."""
+class TwoLengthEnv(gymnasium.Env):
+    """The return of an episode is its length: 1 or `long`, by its seed."""
 
     def __init__(self, long: int = 40) -> None:
         self.observation_space = Box(0, 1, (1,), np.float64)
@@ -91,8 +91,8 @@ class Stubborn(gymnasium.Env):
         return np.zeros(1), 1.0, self.left == 0, False, {}
 
 
-class Reusing(Counting):
-    """Gives the same array each time, written over."""
+class ReusedArrayEnv(CountingEnv):
+    """Returns the same array each time, with new contents."""
 
     buffer = None
 
@@ -103,8 +103,8 @@ class Reusing(Counting):
         return self.buffer
 
 
-class Pushing(gymnasium.Env):
-    """Continuous actions; the reward is the action's sum."""
+class ContinuousEnv(gymnasium.Env):
+    """Continuous actions; the reward is the sum of the action."""
 
     def __init__(self) -> None:
         self.observation_space = Box(-np.inf, np.inf, (3,), np.float64)
@@ -118,10 +118,10 @@ class Pushing(gymnasium.Env):
         return np.append(action, 1.0).astype(np.float64), float(action.sum()), False, False, {}
 
 
-class Turns(gymnasium.Env):
-    """Two states in turns, 0 first; leaving 0 is worth 1, leaving 1 is worth 2, whatever is done.
+class AlternatingEnv(gymnasium.Env):
+    """Two states in alternation, 0 first. The reward is 1 for leaving 0, and 2 for leaving 1.
 
-    An episode ends when 0 would come again, in the way that it is told to.
+    An episode ends instead of returning to 0: it terminates ("final") or is truncated ("cut").
     """
 
     def __init__(self, ends: str) -> None:
@@ -139,8 +139,8 @@ class Turns(gymnasium.Env):
         return self.state, reward, over and self.ends == "final", over and self.ends == "cut", {}
 
 
-class Aiming(gymnasium.Env):
-    """One step an episode: observes a number, and is worth most where the action is half of it."""
+class HalvingEnv(gymnasium.Env):
+    """Episodes of one step: it observes a number, and the best action is half of it."""
 
     def __init__(self) -> None:
         self.observation_space = Box(-1, 1, (1,), np.float32)
@@ -154,8 +154,8 @@ class Aiming(gymnasium.Env):
         return self.goal, -float(abs(action[0] - self.goal[0] / 2)), True, False, {}
 
 
-class Obeying(gymnasium.Env):
-    """Observes the last action; takes actions of the space that it is given, and no others."""
+class SpaceCheckingEnv(gymnasium.Env):
+    """Observes the last action, and asserts that it is in the action space."""
 
     def __init__(self, space: Any, **kwargs: Any) -> None:
         self.action_space = getattr(gymnasium.spaces, space)(**kwargs)
@@ -170,11 +170,11 @@ class Obeying(gymnasium.Env):
         return np.reshape(action, self.observation_space.shape), 0.0, False, False, {}
 
 
-class Painted(Counting):
-    """A picture says what is seen: red the seed's last byte, green the step, blue the last action."""
+class RenderedEnv(CountingEnv):
+    """Renders the seed's last byte in red, the step in green, and the last action in blue."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
-    rendered = 0  # pictures, over all of these envs
+    rendered = 0  # frames of all of these envs
 
     def __init__(self, render_mode: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -190,26 +190,26 @@ class Painted(Counting):
 
     def render(self) -> Any:
         assert self.render_mode == "rgb_array"
-        Painted.rendered += 1
+        RenderedEnv.rendered += 1
         picture = np.zeros((16, 24, 3), np.uint8)
         picture[:] = [self.seed % 256, self.t * 40, self.last * 100]
         return picture
 
 
-class Whimsical(Painted):
-    """Its episodes are as long as it likes."""
+class UnseededEnv(RenderedEnv):
+    """The length of episodes does not follow from the seed."""
 
     made = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
         found = super().reset(seed=seed)
-        Whimsical.made += 1
-        self.lasts = 1 + Whimsical.made
+        UnseededEnv.made += 1
+        self.lasts = 1 + UnseededEnv.made
         return found
 
 
-class Recalled(gymnasium.Env):
-    """Shows -1 or 1, then three times 0; the last action must be the one for what was shown."""
+class MemoryEnv(gymnasium.Env):
+    """Observes -1 or 1, then 0 three times. The last action must match the first observation."""
 
     def __init__(self) -> None:
         self.observation_space = Box(-1, 1, (1,), np.float32)
@@ -225,8 +225,8 @@ class Recalled(gymnasium.Env):
         return np.zeros(1, np.float32), right if self.t == 4 else 0.0, self.t == 4, False, {}
 
 
-class Gated(Counting):
-    """One waits in its third step until another has taken many; or is killed there."""
+class GatedEnv(CountingEnv):
+    """By `role`: waits in its third step until another env opens the gate, opens it, or is killed there."""
 
     def __init__(self, role: str, gate: str = "", after: int = 0) -> None:
         super().__init__(length=1000)
@@ -241,7 +241,7 @@ class Gated(Counting):
             poll = select.poll()
             poll.register(self.gate, select.POLLIN)
             if not poll.poll(20_000):
-                raise TimeoutError("nobody opened the gate")
+                raise TimeoutError("the gate was not opened")
         if self.role == "dies" and self.t == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         return stepped

@@ -26,7 +26,7 @@ Sequence = tuple[tuple[int, int], ...]  # (env, step) of each valid step
 def collector(envs: int, seed: int, length: int | None = None) -> SampleCollector:
     kwargs = {"length": length, "ends": "by seed"}
     manager = SerialEnvManager(
-        env=Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=kwargs), count=envs, seed=seed
+        env=Gymnasium(id="tests.nodes.toy_envs:CountingEnv", kwargs=kwargs), count=envs, seed=seed
     )
     spec = manager.spec()
     policy = Toy(obs=spec.obs, action=spec.action)

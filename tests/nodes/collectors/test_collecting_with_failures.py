@@ -14,13 +14,13 @@ from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
-from tests.nodes.toy_envs import Counting
+from tests.nodes.toy_envs import CountingEnv
 
 GAMMA = 0.5
 MEMORY: Schema = {"memory": Column("float32", (1,))}
 
 
-class Failing(Counting):
+class Failing(CountingEnv):
     """Observes [seed, t]; now and then a step raises."""
 
     def step(self, action: Any) -> Any:

@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 def collector(count: int, n_sample: int, nstep: int, seed: int, **env: Any) -> SampleCollector:
-    part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=env)
+    part = Gymnasium(id="tests.nodes.toy_envs:CountingEnv", kwargs=env)
     envs = SerialEnvManager(env=part, count=count, seed=seed)
     spec = envs.spec()
     policy = Toy(obs=spec.obs, action=spec.action, nstep=nstep, gamma=GAMMA)

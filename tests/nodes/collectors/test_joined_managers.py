@@ -167,7 +167,7 @@ def test_a_link_of_one_service_takes_no_more(tmp_path: Path) -> None:
 
 GATED = """
 extends: cartpole_ppo
-env: {id: "tests.nodes.toy_envs:Gated", kwargs: {role: plays, gate: GATE, after: 30}}
+env: {id: "tests.nodes.toy_envs:GatedEnv", kwargs: {role: plays, gate: GATE, after: 30}}
 nodes:
   envs: {type: KIND, count: 1, env: {kwargs: {role: FIRST}}}
   more: {type: env_manager, count: 2, env: {kwargs: {role: opens}}}

@@ -32,7 +32,7 @@ def collector(
     log_every_steps: int = 1,
     **env: Any,
 ) -> SampleCollector:
-    part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=env)
+    part = Gymnasium(id="tests.nodes.toy_envs:CountingEnv", kwargs=env)
     envs = SerialEnvManager(env=part, count=count, seed=seed)
     spec = envs.spec()
     policy = Toy(obs=spec.obs, action=spec.action, nstep=nstep, gamma=gamma)
@@ -332,7 +332,7 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others() -> None:
 
 
 def test_replicas_play_different_episodes() -> None:
-    part = Gymnasium(id="tests.nodes.toy_envs:Counting")
+    part = Gymnasium(id="tests.nodes.toy_envs:CountingEnv")
     config = SerialEnvManager.Config(env=part, count=2)
     first, second = (
         SerialEnvManager(config=config, context=Context("envs", replica, 7)) for replica in (0, 1)
@@ -341,7 +341,7 @@ def test_replicas_play_different_episodes() -> None:
 
 
 def test_rows_say_where_they_come_from() -> None:
-    part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs={"length": 4})
+    part = Gymnasium(id="tests.nodes.toy_envs:CountingEnv", kwargs={"length": 4})
     envs = SerialEnvManager(env=part, count=2)
     spec = envs.spec()
     policy = Toy(obs=spec.obs, action=spec.action)

@@ -34,7 +34,7 @@ OTHERS = [kind for kind in KINDS if kind != "serial"]
 @contextmanager
 def open_manager(
     kind: str,
-    cls: str = "Counting",
+    cls: str = "CountingEnv",
     count: int = 3,
     seed: int = 0,
     env: Gymnasium | None = None,

@@ -45,7 +45,7 @@ def test_parts_of_the_envs_can_be_sent_and_received_in_any_order(kind: str) -> N
 
 
 @others
-@pytest.mark.parametrize("cls", ["Pushing", "Stubborn", "Reusing"])
+@pytest.mark.parametrize("cls", ["ContinuousEnv", "TwoLengthEnv", "ReusedArrayEnv"])
 def test_other_spaces_give_the_same_bits_as_in_the_serial_kind(kind: str, cls: str) -> None:
     with open_manager("serial", cls) as base, open_manager(kind, cls) as other:
         np.testing.assert_array_equal(base.reset(), other.reset())
@@ -89,7 +89,7 @@ def test_with_fixed_seeds_a_reset_begins_the_same_episodes(kind: str) -> None:
 def test_the_error_of_a_failed_step_names_env_seed_step_and_actions(
     kind: str, how: str, message: str
 ) -> None:
-    with open_manager(kind, "Broken", how=how) as envs:
+    with open_manager(kind, "BrokenStepEnv", how=how) as envs:
         obs = envs.reset()
         envs.advance(zeros(1), [1])  # so that env 1 is the first to reach its third step
         envs.advance(np.array([0, 1, 2]))
@@ -105,7 +105,7 @@ def test_the_error_of_a_failed_step_names_env_seed_step_and_actions(
 
 @kinds
 def test_the_error_of_a_failed_reset_names_the_env(kind: str) -> None:
-    with open_manager(kind, "BrokenReset", length=1) as envs:
+    with open_manager(kind, "BrokenResetEnv", length=1) as envs:
         envs.reset()  # spare envs may have failed already, but their episodes are not needed yet
         with pytest.raises(EnvError, match="step 0: reset raised OSError: no simulator answers"):
             [envs.advance(zeros()) for _ in range(3)]

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from tests.nodes.toy_envs import Counting
+from tests.nodes.toy_envs import CountingEnv
 
 
 def manager(count: int, seed: int, **kwargs: Any) -> SerialEnvManager:
-    part = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs=kwargs)
+    part = Gymnasium(id="tests.nodes.toy_envs:CountingEnv", kwargs=kwargs)
     return SerialEnvManager(env=part, count=count, seed=seed)
 
 
@@ -22,7 +22,7 @@ class SingleEnv:
     """One env that begins its next episode by itself, with the seeds of the manager."""
 
     def __init__(self, env_id: int, seeds: list[int]) -> None:
-        self.env, self.env_id, self.seeds = Counting(), env_id, iter(seeds)
+        self.env, self.env_id, self.seeds = CountingEnv(), env_id, iter(seeds)
         self.total, self.length = 0.0, 0
         self.obs = self.env.reset(seed=next(self.seeds))[0]
 

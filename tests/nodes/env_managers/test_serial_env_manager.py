@@ -17,7 +17,7 @@ TOYS = "tests.nodes.toy_envs"
 
 
 def manager(
-    cls: str = "Counting", count: int = 2, seed: int = 0, **kwargs: Any
+    cls: str = "CountingEnv", count: int = 2, seed: int = 0, **kwargs: Any
 ) -> SerialEnvManager:
     env = Gymnasium(id=f"{TOYS}:{cls}", kwargs=kwargs)
     return SerialEnvManager(env=env, count=count, seed=seed)
@@ -80,7 +80,7 @@ def test_returns_and_lengths_are_counted_by_the_manager() -> None:
 
 
 def test_returned_arrays_are_not_written_to_again() -> None:
-    envs = manager("Reusing", length=2)
+    envs = manager("ReusedArrayEnv", length=2)
     given = [envs.reset()]
     for _ in range(4):
         steps = envs.advance(zeros())
@@ -170,7 +170,7 @@ def test_an_env_is_sent_once_and_then_received_once() -> None:
 
 
 def test_continuous_actions_arrive_row_by_row() -> None:
-    envs = manager("Pushing")
+    envs = manager("ContinuousEnv")
     envs.reset()
     steps = envs.advance(np.array([[0.5, 1.0], [-1.0, 2.0]], np.float32))
     assert steps.reward.tolist() == [1.5, 1.0]
@@ -199,7 +199,7 @@ def test_a_wrong_number_of_actions_is_refused() -> None:
     ],
 )
 def test_the_error_of_a_failed_step_names_env_seed_step_and_actions(how: str, message: str) -> None:
-    envs = manager("Broken", count=3, how=how)
+    envs = manager("BrokenStepEnv", count=3, how=how)
     obs = envs.reset()
     envs.advance(zeros(1), [1])  # so that env 1 is the first to reach its third step
     envs.advance(np.array([0, 1, 2]))
@@ -208,7 +208,7 @@ def test_the_error_of_a_failed_step_names_env_seed_step_and_actions(how: str, me
     assert (error.value.index, error.value.step, error.value.actions) == (1, 3, (0, 1, 2))
     assert error.value.seed % 1_000_000 == obs[1, 0]
     assert str(error.value).startswith(
-        f"env 1 (tests.nodes.toy_envs:Broken), episode seed {error.value.seed}, step 3: "
+        f"env 1 (tests.nodes.toy_envs:BrokenStepEnv), episode seed {error.value.seed}, step 3: "
     )
     assert error.value.__cause__ is not None
 
@@ -230,7 +230,7 @@ def test_an_error_shows_only_the_last_ten_actions() -> None:
 
 
 def test_the_error_of_a_failed_reset_names_the_env() -> None:
-    envs = manager("BrokenReset", length=1)
+    envs = manager("BrokenResetEnv", length=1)
     envs.reset()
     with pytest.raises(
         EnvError, match=r"env 0 .*, step 0: reset raised OSError: no simulator answers"
@@ -239,7 +239,7 @@ def test_the_error_of_a_failed_reset_names_the_env() -> None:
 
 
 def test_large_finite_observations_are_accepted() -> None:
-    envs = manager("Pushing", count=1)
+    envs = manager("ContinuousEnv", count=1)
     envs.reset()
     envs.local_envs.envs[0].step = lambda action: (np.full(3, 1e30), 1.0, False, False, {})
     envs.local_envs.step_calls = [env.step for env in envs.local_envs.envs]
@@ -247,7 +247,7 @@ def test_large_finite_observations_are_accepted() -> None:
 
 
 def test_an_observation_that_overflows_single_precision_is_not_finite() -> None:
-    envs = manager("Pushing", count=1)
+    envs = manager("ContinuousEnv", count=1)
     envs.reset()
     envs.local_envs.step_calls = [lambda action: (np.full(3, 1e300), 1.0, False, False, {})]
     with pytest.raises(EnvError, match="not finite"):

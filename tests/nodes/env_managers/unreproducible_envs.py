@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.nodes.toy_envs import Counting
+from tests.nodes.toy_envs import CountingEnv
 
 
-class ChangedByFile(Counting):
+class ChangedByFile(CountingEnv):
     """Behaves differently once a file exists."""
 
     def __init__(self, mark: str) -> None:
@@ -69,7 +69,7 @@ class KilledOnce(ChangedByFile):
         return super().step(action)
 
 
-class KilledTwice(Counting):
+class KilledTwice(CountingEnv):
     """Kills its process in its fifth step, and the next process in its second."""
 
     def __init__(self, kills: str) -> None:
@@ -84,7 +84,7 @@ class KilledTwice(Counting):
         return super().step(action)
 
 
-class CarriesData(Counting):
+class CarriesData(CountingEnv):
     """Carries data from one episode to the next."""
 
     def get_carry_over(self) -> int:

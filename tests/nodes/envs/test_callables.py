@@ -21,13 +21,13 @@ from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.random import Random
 from tests.nodes.env_managers.manager_kinds import steps_are_equal
-from tests.nodes.toy_envs import Counting
+from tests.nodes.toy_envs import CountingEnv
 
 CARTPOLE = partial(gymnasium.make, "CartPole-v1", disable_env_checker=True)
 
 
 def make_short_env() -> Any:
-    return Counting(length=2)
+    return CountingEnv(length=2)
 
 
 def play(envs: Any, steps: int = 30) -> list[Any]:
@@ -62,7 +62,7 @@ def test_a_function_gives_the_same_steps_as_an_id(make: Any) -> None:
 
 @pytest.mark.parametrize("kind", [SerialEnvManager, SyncSubprocessEnvManager])
 def test_each_env_is_made_by_its_own_function(kind: Any) -> None:
-    envs = kind(env=[make_short_env, Counting, partial(Counting, length=4)])
+    envs = kind(env=[make_short_env, CountingEnv, partial(CountingEnv, length=4)])
     envs.reset()
     lengths: dict[int, list[int]] = {0: [], 2: []}
     for _ in range(8):
@@ -85,7 +85,7 @@ def test_an_evaluator_takes_a_function_too() -> None:
     assert len(evaluator.eval(n_episode=3).returns) == 3
 
 
-@pytest.mark.parametrize("maker", [lambda: Counting(), partial(Counting, length=object())])
+@pytest.mark.parametrize("maker", [lambda: CountingEnv(), partial(CountingEnv, length=object())])
 def test_a_function_that_processes_cannot_import_is_refused_at_once(maker: Any) -> None:
     with pytest.raises(UnsoundError, match="another process"):
         SyncSubprocessEnvManager(env=maker, count=2)
@@ -108,7 +108,7 @@ def test_a_function_that_returns_no_env_is_refused() -> None:
     [
         ("CartPole-v1", "'CartPole-v1' does not describe an env; give Gymnasium"),
         ([], "a list does not describe an env"),
-        (Counting(), "a Counting does not describe an env; .* a function that makes an env"),
+        (CountingEnv(), "a CountingEnv does not describe an env; .* a function that makes an env"),
     ],
 )
 def test_anything_else_is_refused_with_what_to_give(env: Any, message: str) -> None:
@@ -125,7 +125,7 @@ def test_a_function_that_calls_sys_exit_is_reported() -> None:
 
 
 def test_an_env_that_can_only_be_closed_after_a_reset_can_be_used() -> None:
-    class Closing(Counting):
+    class Closing(CountingEnv):
         def close(self) -> None:
             self.seed += 0  # which a reset sets
 
@@ -143,7 +143,7 @@ def test_a_function_that_raises_is_reported() -> None:
 
 
 def test_the_crash_file_of_a_local_class_says_why_it_cannot_be_replayed() -> None:
-    class Fails(Counting):
+    class Fails(CountingEnv):
         def step(self, action: Any) -> Any:
             raise ZeroDivisionError("it fell over")
 

@@ -14,9 +14,9 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym
-from tests.nodes.toy_envs import Counting
+from tests.nodes.toy_envs import CountingEnv
 
-COUNTING = "tests.nodes.toy_envs:Counting"
+COUNTING = "tests.nodes.toy_envs:CountingEnv"
 
 
 def test_a_registered_id_is_made_without_the_checker() -> None:
@@ -26,9 +26,9 @@ def test_a_registered_id_is_made_without_the_checker() -> None:
 
 
 def test_the_columns_come_from_one_env_that_is_then_closed(monkeypatch: Any) -> None:
-    made: list[Counting] = []
+    made: list[CountingEnv] = []
     part = Gymnasium(id=COUNTING)
-    monkeypatch.setattr(part, "make", lambda index: made.append(Counting()) or made[-1])
+    monkeypatch.setattr(part, "make", lambda index: made.append(CountingEnv()) or made[-1])
     assert part.spec() is part.spec()
     assert [env.closed for env in made] == [True]
 
@@ -145,7 +145,7 @@ def test_an_old_env_is_seeded_by_its_seed_method(gym: Any) -> None:
 
 
 def test_the_newer_interface_of_gym_is_not_changed(gym: Any, monkeypatch: Any) -> None:
-    install_gym(gym, monkeypatch, Counting)
+    install_gym(gym, monkeypatch, CountingEnv)
     env = LegacyGym(id="Old-v0", kwargs={"length": 2, "ends": "cut"}).make(0)
     obs, _ = env.reset(seed=7)
     assert obs.tolist() == [7.0, 0.0]

@@ -107,7 +107,10 @@ class TurnBasedEnv:
             joint_agents(odd="agent_1"),
             r"observations of agent_0 are .*, those of agent_1 .*; wrap the env",
         ),
-        (PettingZoo(id="tests.nodes.toy_envs:Counting"), "has no 'possible_agents'; give an env"),
+        (
+            PettingZoo(id="tests.nodes.toy_envs:CountingEnv"),
+            "has no 'possible_agents'; give an env",
+        ),
         (
             PettingZoo(id=f"{__name__}:TurnBasedEnv"),
             "the agents of .*:TurnBasedEnv' act in turn; give its par",

@@ -90,7 +90,7 @@ def test_gymnasiums_checker_accepts_the_env(nested: bool) -> None:
 
 
 def test_an_env_that_begins_at_0_is_not_wrapped() -> None:
-    assert type(Gymnasium(id="tests.nodes.toy_envs:Counting").make(0)).__name__ == "Counting"
+    assert type(Gymnasium(id="tests.nodes.toy_envs:CountingEnv").make(0)).__name__ == "CountingEnv"
 
 
 @pytest.mark.parametrize("kind", ["sync", "thread"])

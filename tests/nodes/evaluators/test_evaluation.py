@@ -20,7 +20,7 @@ from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policy import Policy
 from tests.nodes.toy_policies import Toy, weights
 
-COUNTING = Gymnasium(id="tests.nodes.toy_envs:Counting", kwargs={"length": 3})
+COUNTING = Gymnasium(id="tests.nodes.toy_envs:CountingEnv", kwargs={"length": 3})
 
 
 def test_the_interquartile_mean_leaves_out_both_outer_quarters() -> None:

@@ -24,7 +24,7 @@ from tests.nodes.toy_policies import Toy, ToyAct, weights
 TOYS = "tests.nodes.toy_envs"
 
 
-def env(cls: str = "Counting", **kwargs: Any) -> Gymnasium:
+def env(cls: str = "CountingEnv", **kwargs: Any) -> Gymnasium:
     return Gymnasium(id=f"{TOYS}:{cls}", kwargs=kwargs)
 
 
@@ -57,11 +57,11 @@ def test_every_envs_quota_is_settled_before_any_episode_is_played(
 @given(st.integers(1, 30), st.integers(1, 8), st.integers(0, 10_000))
 def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) -> None:
     """The episodes that count are each env's first, whatever their lengths are."""
-    envs = SerialEnvManager(env=env("Stubborn"), count=count, seed=seed)
+    envs = SerialEnvManager(env=env("TwoLengthEnv"), count=count, seed=seed)
     played = play_episodes(envs, ToyAct(), episodes)
     alone = []
     for index, quota in enumerate(episode_quotas(episodes, count)):
-        single = SerialEnvManager(env=env("Stubborn"), count=count, seed=seed)
+        single = SerialEnvManager(env=env("TwoLengthEnv"), count=count, seed=seed)
         single.reset()
         found: list[float] = []
         while len(found) < quota:
@@ -72,7 +72,7 @@ def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) 
 
 
 def test_an_episode_without_an_end_is_an_error() -> None:
-    node = evaluator(env("Pushing"), episodes=3, most_steps=50)
+    node = evaluator(env("ContinuousEnv"), episodes=3, most_steps=50)
     node._mode.forward = lambda obs: {"action": np.zeros((len(obs), 2), np.float32)}
     with pytest.raises(
         ValueError, match="env 0: an episode has not ended after 50 steps; give the env "
@@ -82,7 +82,7 @@ def test_an_episode_without_an_end_is_an_error() -> None:
 
 def test_episodes_may_be_as_long_as_is_allowed_however_many_they_are() -> None:
     def played(most_steps: int) -> int:
-        node = evaluator(env("Stubborn"), episodes=30, envs=3, most_steps=most_steps)
+        node = evaluator(env("TwoLengthEnv"), episodes=30, envs=3, most_steps=most_steps)
         return max(episode.length for episode in node.eval(weights(0)).episodes)
 
     assert played(40) == 40
@@ -92,12 +92,12 @@ def test_episodes_may_be_as_long_as_is_allowed_however_many_they_are() -> None:
 
 def test_the_mean_of_many_episodes_is_that_of_the_env() -> None:
     # half return 1, half return 40: were those taken that end first, it would be near 1
-    node = evaluator(env("Stubborn"), episodes=400, envs=40)
+    node = evaluator(env("TwoLengthEnv"), episodes=400, envs=40)
     assert node.eval(weights(0)).return_mean == pytest.approx(20.5, abs=3.5)
 
 
 def test_an_env_that_has_played_its_quota_is_not_stepped_any_more() -> None:
-    envs = SerialEnvManager(env=env("Stubborn", long=30), count=4, seed=1)
+    envs = SerialEnvManager(env=env("TwoLengthEnv", long=30), count=4, seed=1)
     stepped: list[int] = []
     envs.reset()
     for index, one in enumerate(list(envs.local_envs.envs)):
@@ -109,11 +109,11 @@ def test_an_env_that_has_played_its_quota_is_not_stepped_any_more() -> None:
 
 
 def test_every_evaluation_plays_the_same_episodes() -> None:
-    node = evaluator(env("Counting"), episodes=7, envs=3)
+    node = evaluator(env("CountingEnv"), episodes=7, envs=3)
     first, second = node.eval(weights(0)), node.eval(weights(0))
     assert first == second
     assert [episode.env_id for episode in first.episodes] == [0, 0, 0, 1, 1, 2, 2]
-    other = evaluator(env("Counting"), episodes=7, envs=3, seed=1)
+    other = evaluator(env("CountingEnv"), episodes=7, envs=3, seed=1)
     assert other.eval(weights(0)) != first
 
 

@@ -22,11 +22,11 @@ from flowrl.nodes.evaluators import video_files
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.evaluators.video import select_episodes
 from flowrl.nodes.policies.random import Random
-from tests.nodes.toy_envs import Painted
+from tests.nodes.toy_envs import RenderedEnv
 from tests.nodes.toy_policies import Toy, weights
 
 
-def evaluator(cls: str = "Painted", episodes: int = 7, **kwargs: Any) -> Evaluator:
+def evaluator(cls: str = "RenderedEnv", episodes: int = 7, **kwargs: Any) -> Evaluator:
     env = Gymnasium(id=f"tests.nodes.toy_envs:{cls}", kwargs=kwargs)
     policy = PartSpec("toy", Toy, Toy.Config())
     return Evaluator(env=env, policy=policy, episodes=episodes, envs=3, seed=5)
@@ -78,9 +78,9 @@ def test_a_film_shows_the_episode_that_was_played(
 
 def test_only_three_episodes_are_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_ffmpeg(monkeypatch)
-    Painted.rendered = 0
+    RenderedEnv.rendered = 0
     films = evaluator(length=4, episodes=20).record_videos(weights(1), tmp_path / "films")
-    assert Painted.rendered == 3 * 5
+    assert RenderedEnv.rendered == 3 * 5
     assert [len(pictures(film)) for film in films] == [5, 5, 5]
 
 
@@ -102,17 +102,17 @@ def test_mp4_films_are_as_long_as_the_episodes(tmp_path: Path) -> None:
 def test_an_env_that_does_not_repeat_is_not_filmed(tmp_path: Path) -> None:
     out = tmp_path / "all.gif"
     with pytest.raises(UnsoundError, match="must depend on its seed and the actions alone"):
-        evaluator("Whimsical").record_videos(weights(1), out)
+        evaluator("UnseededEnv").record_videos(weights(1), out)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("cls", "file", "what"),
     [
-        ("Counting", "a.gif", "the env cannot be rendered.*render_mode"),
-        ("Painted", "a.avi", "is not a video file; give it the suffix .mp4 or .gif"),
+        ("CountingEnv", "a.gif", "the env cannot be rendered.*render_mode"),
+        ("RenderedEnv", "a.avi", "is not a video file; give it the suffix .mp4 or .gif"),
         (
-            "Painted",
+            "RenderedEnv",
             "a.mp4",
             r"mp4 needs the package imageio-ffmpeg; pip install 'flowrl\[video\]'",
         ),
@@ -195,7 +195,7 @@ def test_what_is_no_picture_is_refused(rendered: Any, what: str, tmp_path: Path)
     node = evaluator()
     with (
         pytest.raises(UnsoundError, match=what),
-        patch.object(Painted, "render", lambda _: rendered),
+        patch.object(RenderedEnv, "render", lambda _: rendered),
     ):
         node.record_videos(weights(1), tmp_path / "a.gif")
 

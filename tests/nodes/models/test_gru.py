@@ -180,7 +180,7 @@ def test_what_does_not_go_together_is_refused() -> None:
 
 
 def mean_return(model: Any, unroll_steps: int | None, iters: int) -> float:
-    env = Gymnasium(id="tests.nodes.toy_envs:Recalled")
+    env = Gymnasium(id="tests.nodes.toy_envs:MemoryEnv")
     envs = SerialEnvManager(env=env, count=8, seed=0)
     spec = envs.spec()
     params = {"model": model} if model else {}

@@ -148,7 +148,7 @@ def test_what_it_cannot_do_is_said() -> None:
 
 GRAPH = """
 about: R2D2 recalls what it was shown.
-env: {id: "tests.nodes.toy_envs:Recalled"}
+env: {id: "tests.nodes.toy_envs:MemoryEnv"}
 policy:
   type: r2d2
   model: {type: gru, size: 16}

@@ -26,7 +26,7 @@ from tests.nodes.toy_policies import Toy
 
 GAMMA = 0.93
 SUMMED = ("reward", "next_obs", "terminated", "truncated", "discount", "obs", "action")
-COUNTING = "tests.nodes.toy_envs:Counting"
+COUNTING = "tests.nodes.toy_envs:CountingEnv"
 
 
 def collector(kind: type[Any], nstep: int, seed: int, envs: int = 3, **env: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 from flowrl.core.batch import Column
 from flowrl.nodes.env_managers.workers.shared_rows import RESET, STEP, shared_rows_for
 from flowrl.nodes.env_managers.workers.worker_loop import WorkerLoop
-from tests.nodes.toy_envs import Counting
+from tests.nodes.toy_envs import CountingEnv
 
 ROWS = 4
 
@@ -19,7 +19,7 @@ def rows_that_wake(order: list[int], awaited: list[int], max_busy: int) -> list[
     """
     obs, action = Column("float32", (2,)), Column("int64")
     shared = shared_rows_for(obs, action, ROWS, 1)
-    loop = WorkerLoop(shared, 0, range(ROWS), lambda row: Counting(length=9), obs, False)
+    loop = WorkerLoop(shared, 0, range(ROWS), lambda row: CountingEnv(length=9), obs, False)
     for row in range(ROWS):
         shared.command[row] = RESET
         loop._execute(bytes(shared.command))
