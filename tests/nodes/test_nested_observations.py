@@ -1,4 +1,4 @@
-"""Nested observations: structured between env and batch, one column a leaf within it."""
+"""Nested observations: structured arrays between env and policy, one column per leaf in a batch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def policy_of(cls: type[Policy], envs: SerialEnvManager, **params: object) -> Po
     return cls(obs=spec.obs, action=spec.action, **params)
 
 
-def test_an_env_manager_gives_structured_arrays() -> None:
+def test_an_env_manager_returns_structured_arrays() -> None:
     envs = envs_of()
     obs = envs.reset()
     assert obs.shape == (3,)
@@ -67,7 +67,7 @@ def test_an_env_manager_gives_structured_arrays() -> None:
         ("no tuple", r"step 2: the observation has no 'pair/0', which its space requires"),
     ],
 )
-def test_a_leaf_that_is_not_as_promised_is_named(broken: str, what: str) -> None:
+def test_the_error_of_an_invalid_leaf_names_it(broken: str, what: str) -> None:
     envs = envs_of(broken=broken)
     envs.reset()
     envs.advance(np.zeros(3, np.int64))
@@ -76,7 +76,7 @@ def test_a_leaf_that_is_not_as_promised_is_named(broken: str, what: str) -> None
 
 
 @pytest.mark.parametrize("nstep", [1, 3])
-def test_each_leaf_is_a_column_of_the_rows_as_described(nstep: int) -> None:
+def test_each_leaf_is_a_column_as_described(nstep: int) -> None:
     envs = envs_of()
     policy = policy_of(Dqn, envs, nstep=nstep)
     node = SampleCollector(envs=envs, policy=policy, n_sample=31, seed=1)
@@ -92,7 +92,7 @@ def test_each_leaf_is_a_column_of_the_rows_as_described(nstep: int) -> None:
 
 
 @pytest.mark.parametrize("cls", [Dqn, Ppo])
-def test_policies_learn_from_the_leaf_that_matters(cls: type[Policy]) -> None:
+def test_policies_learn_from_a_leaf(cls: type[Policy]) -> None:
     envs = envs_of(count=8)
     if cls is Dqn:
         params = {"gamma": 0.0, "epsilon_end": 0.3, "epsilon_decay_steps": 400}
@@ -139,13 +139,13 @@ def test_a_module_gets_nested_observations_as_tensors_by_leaf() -> None:
     assert not np.array_equal(before, learner.state().arrays["q.weight"])
 
 
-def test_the_random_policy_does_not_care() -> None:
+def test_the_random_policy_acts_on_nested_observations() -> None:
     envs = envs_of()
     mode = policy_of(Random, envs).collect_mode(0)
     assert mode.forward(envs.reset())["action"].shape == (3,)
 
 
-def test_columns_lead_back_to_what_was_observed() -> None:
+def test_columns_are_converted_back_to_observations() -> None:
     columns = columns_under("obs", PAIR)
     assert list(columns) == ["obs/a", "obs/b"]
     assert obs_columns_in(columns, "obs") == PAIR
@@ -178,7 +178,7 @@ nodes: {evaluator: {stop_value: null, episodes: 3}}
 """
 
 
-def test_a_graph_with_nested_observations_runs_alike_in_processes(tmp_path: Path) -> None:
+def test_a_graph_with_nested_observations_has_the_same_digest_in_processes(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(GRAPH)
     runs = [
         flowrl.load(tmp_path / "g.yaml").run(
@@ -189,7 +189,7 @@ def test_a_graph_with_nested_observations_runs_alike_in_processes(tmp_path: Path
     assert runs[0].digest == runs[1].digest
 
 
-def test_a_node_that_looks_at_one_column_says_so(tmp_path: Path) -> None:
+def test_a_node_that_reads_one_column_refuses_nested_observations(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(GRAPH.replace("cartpole_dqn", "cartpole_dqn_rnd"))
     [problem] = flowrl.load(tmp_path / "g.yaml").check().problems
-    assert "rnd reads one observation column, and the observations are nested" in problem.what
+    assert "rnd reads one observation column, but the observations are nested" in problem.what
