@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from flowrl.core.state import State
     from flowrl.runs.result import RunResult
 
-_WHERE = {  # name: module; imported when first asked for, so that `flowrl --help` answers at once
+# The module of each public name. It is imported when the name is first used, so that `flowrl --help` is fast.
+_MODULE_OF = {
     **dict.fromkeys(("FlowGraph", "load"), "api"),
     **dict.fromkeys(("Batch", "Column", "Schema"), "core.batch"),
     **dict.fromkeys(("Config", "Part", "param", "part", "parts"), "core.config"),
@@ -93,6 +94,6 @@ if (_checkout / "nodes" / "catalogue.py").is_file() and str(_checkout) not in __
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'flowrl' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"flowrl.{_WHERE[name]}"), name)
+    return getattr(importlib.import_module(f"flowrl.{_MODULE_OF[name]}"), name)

@@ -1,4 +1,4 @@
-"""What pages show is true: YAML is sound (a graph, or laid over cartpole_dqn), and what is done by hand runs."""
+"""The YAML on the pages is sound (a graph, or a change of cartpole_dqn), Python code runs, and commands are valid."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_a_policy_that_only_acts_is_as_short_as_it_is_shown(tmp_path: Path) -> N
     code, graph = re.findall(r"```(?:python|yaml)\n(.*?)```", section, re.S)[:2]
     imports = "import numpy as np\nfrom flowrl.nodes.policy import Policy\n"
     (tmp_path / "mine.py").write_text(imports + code, encoding="utf-8")
-    judged = "nodes: {evaluator: {policy: 'mine:Balance', episodes: 3}}\n"
-    (tmp_path / "shown.yaml").write_text(f"extends: cartpole_dqn\n{graph}{judged}")
+    evaluated = "nodes: {evaluator: {policy: 'mine:Balance', episodes: 3}}\n"
+    (tmp_path / "shown.yaml").write_text(f"extends: cartpole_dqn\n{graph}{evaluated}")
     result = load(tmp_path / "shown.yaml").run(train_iters=96, out=tmp_path / "run")
     assert result.eval_return == 500  # no weights had to be learned for that
 

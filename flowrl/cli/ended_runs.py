@@ -12,15 +12,20 @@ from flowrl.cli.arguments import count, seed
 
 def evaluate_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run's folder")
-    parser.add_argument("--episodes", type=count, metavar="N", help="instead of the graph's number")
     parser.add_argument(
-        "--seed", type=seed, default=0, metavar="N", help="of the episodes (default: 0)"
+        "--episodes",
+        type=count,
+        metavar="N",
+        help="how many episodes, instead of the graph's number",
+    )
+    parser.add_argument(
+        "--seed", type=seed, default=0, metavar="N", help="the seed of the episodes (default: 0)"
     )
     parser.add_argument(
         "--video",
         metavar="FILE|DIR",
-        help="film the worst, the median and the best episode: into one file (.mp4, .gif), "
-        "or into a file each in a folder",
+        help="record the worst, the median and the best episode: in one video file (.mp4, .gif), "
+        "or in a folder with a file for each",
     )
     parser.add_argument("--json", action="store_true", help="one line of JSON")
 

@@ -22,7 +22,9 @@ from flowrl.runs.run import Run
 def run_arguments(parser: ArgumentParser) -> None:
     shared.add_graph(parser)
     shared.add_placement(parser)
-    parser.add_argument("--seed", type=shared.seed, metavar="N", help="instead of the graph's")
+    parser.add_argument(
+        "--seed", type=shared.seed, metavar="N", help="the seed, instead of the graph's"
+    )
     parser.add_argument(
         "--steps",
         type=shared.count,

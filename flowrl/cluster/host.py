@@ -261,7 +261,7 @@ class HostSession:
     def close(self) -> None:
         """End the run's sites, notify the run, and close the connection."""
         if self._sites is not None:
-            # Unless the run has ended, nobody has asked the sites to end.
+            # If the run is lost, its coordinator has not ended the sites.
             self._sites.close(0.0 if self._how_ended is None else CLOSE_S)
         if self._graph:
             self._send(HostLeft("it has left"))

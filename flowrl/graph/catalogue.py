@@ -116,10 +116,10 @@ class Catalogue:
         if spec is None or spec.origin is None:
             return
         found = Path(spec.origin).resolve()
-        homes = {
+        own_files = {
             p.resolve() for f in beside for p in (f / f"{module}.py", f / module / "__init__.py")
         }
-        if found not in homes:
+        if found not in own_files:
             what = f"the module '{module}' beside the graph is hidden by {found}"
             raise UnknownTypeError(what, f"rename {beside[0] / module}")
 

@@ -152,10 +152,10 @@ def test_the_live_display_keeps_a_line_for_each_new_best_only() -> None:
         console=SimpleNamespace(print=lambda line, **how: kept.append(line.split()[-1]))
     )
 
-    judge = RecordSource("evaluator", "evaluator", 0, Count())
+    evaluator = RecordSource("evaluator", "evaluator", 0, Count())
     run: Any = SimpleNamespace(wall_s=1.0, graph=Graph("g"))
     for mean in (3.0, 1.0, 3.0, 4.0):
-        display.event(run, judge, MetricsRecord({"return_mean": mean}))
+        display.event(run, evaluator, MetricsRecord({"return_mean": mean}))
     assert kept == ["3.00", "4.00"]
 
 

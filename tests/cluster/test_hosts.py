@@ -24,7 +24,7 @@ from tests.sites.comparing import facts_of, ran
 from tests.toys.running import tree
 
 BASIC = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
-JUDGED = tree(
+EVALUATED = tree(
     {"c": {"type": "Source", "replicas": 3}, "r": "Relay", "l": "Learner", "e": "Judge"},
     ["c -> r -> l", {"l.weights -> c.weights": {"lag": 1}}, {"l.weights -> e": {"every": 2}}],
 )
@@ -41,9 +41,9 @@ JUDGED = tree(
     ],
 )
 def test_the_result_is_the_same_on_hosts(placement: str, hosts: list[str], tmp_path: Path) -> None:
-    serial = ran(JUDGED, "serial", tmp_path / "serial", train_iters=8)
+    serial = ran(EVALUATED, "serial", tmp_path / "serial", train_iters=8)
     with hosts_named(*hosts) as watcher:
-        run_of(JUDGED, placement, tmp_path / "r", watcher, train_iters=8).run()
+        run_of(EVALUATED, placement, tmp_path / "r", watcher, train_iters=8).run()
         outcomes = watcher.wait()
     assert facts_of(tmp_path / "r") == serial
     assert [code for code, _ in outcomes] == [0] * len(hosts)
@@ -67,7 +67,7 @@ def test_a_label_and_a_pattern_name_hosts_too(tmp_path: Path) -> None:
 def test_a_run_waits_for_as_many_hosts_as_it_requires(tmp_path: Path) -> None:
     with hosts_named("a-1", "a-2", "a-3") as watcher:
         run = run_of(
-            JUDGED,
+            EVALUATED,
             "c=a-*",
             tmp_path / "r",
             watcher,

@@ -21,7 +21,7 @@ from tests.render.graphs_to_show import checked
 @pytest.fixture
 def graph() -> Graph:
     """A graph with a placement of its own."""
-    return checked(placements={"apart": {"sink": "process", "judge": "gpu-host"}}).graph
+    return checked(placements={"apart": {"sink": "process", "evaluator": "gpu-host"}}).graph
 
 
 def placed(graph: Graph, text: str) -> dict[str, list[str]]:
@@ -30,7 +30,7 @@ def placed(graph: Graph, text: str) -> dict[str, list[str]]:
 
 
 def test_serial_is_one_site(graph: Graph) -> None:
-    assert placed(graph, "serial") == {"main": ["world", "source", "mixer", "sink", "judge"]}
+    assert placed(graph, "serial") == {"main": ["world", "source", "mixer", "sink", "evaluator"]}
 
 
 @pytest.mark.parametrize(("name", "place"), [("threads", "thread"), ("processes", "process")])
@@ -41,7 +41,7 @@ def test_each_linked_group_has_a_site_named_after_its_client(
         f"{place}:source": ["world", "source"],
         f"{place}:mixer": ["mixer"],
         f"{place}:sink": ["sink"],
-        f"{place}:judge": ["judge"],
+        f"{place}:evaluator": ["evaluator"],
     }
 
 
@@ -49,7 +49,7 @@ def test_a_node_that_a_placement_does_not_name_is_on_the_main_site(graph: Graph)
     assert placed(graph, "apart") == {
         "main": ["world", "source", "mixer"],
         "process:sink": ["sink"],
-        "gpu-host:judge": ["judge"],
+        "gpu-host:evaluator": ["evaluator"],
     }
 
 
@@ -184,5 +184,7 @@ def test_a_host_cannot_have_the_name_of_a_place(name: str) -> None:
 
 
 def test_the_hosts_of_a_placement_are_its_places_on_other_machines(graph: Graph) -> None:
-    placement = resolve_placement(graph, "source=cpu-*:all,mixer=thread,sink=gpu,judge=process:x")
+    placement = resolve_placement(
+        graph, "source=cpu-*:all,mixer=thread,sink=gpu,evaluator=process:x"
+    )
     assert host_places(graph, placement) == ["cpu-*", "gpu"]

@@ -76,7 +76,7 @@ class Sink(Node):
         """Never called, as these graphs are not run."""
 
 
-class Judge(Node):
+class Evaluator(Node):
     """Reads some versions of weights."""
 
     role = "evaluator"
@@ -91,7 +91,7 @@ HERE = f"{__name__}:"
 
 def tree(**changes: Any) -> dict[str, Any]:
     """A graph with every kind of node and edge, as data."""
-    names = {"world": World, "source": Source, "mixer": Mixer, "sink": Sink, "judge": Judge}
+    names = {"world": World, "source": Source, "mixer": Mixer, "sink": Sink, "evaluator": Evaluator}
     base: dict[str, Any] = {
         "about": "A graph to look at.",
         "nodes": {name: {"type": HERE + cls.__name__} for name, cls in names.items()},
@@ -99,7 +99,7 @@ def tree(**changes: Any) -> dict[str, Any]:
             "source <-> world",
             "source -> mixer -> sink",
             "sink -> source",
-            {"sink -> judge": {"every": 10}},
+            {"sink -> evaluator": {"every": 10}},
         ],
         "warmup": [{"edges": ["source -> mixer"], "steps": 20}],
     }

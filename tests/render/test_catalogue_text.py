@@ -113,7 +113,7 @@ def test_a_type_of_ones_own_is_shown_by_its_path() -> None:
 
 
 def test_a_type_without_parameters_says_so() -> None:
-    assert block(show_type(f"{HERE}Judge"), "Parameters") == ["none"]
+    assert block(show_type(f"{HERE}Evaluator"), "Parameters") == ["none"]
 
 
 def test_a_type_beside_the_working_folder_is_found(

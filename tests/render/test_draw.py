@@ -58,7 +58,7 @@ def test_arrows_have_a_kind_a_direction_and_a_type() -> None:
         "source.data mixer.data": ("stream", False, "samples, 1 a round"),
         "mixer.out sink.data": ("stream", False, "samples, 2 a round"),
         "sink.weights source.weights": ("state", True, "weights, lag 0"),
-        "sink.weights judge.weights": ("state", False, "weights, every 10"),
+        "sink.weights evaluator.weights": ("state", False, "weights, every 10"),
     }
 
 
@@ -83,7 +83,7 @@ def test_feedback_and_dropping_are_on_the_arrow() -> None:
 
 def test_boxes_come_as_they_fire_with_services_before_their_clients() -> None:
     boxes = make_picture(checked()).boxes
-    assert list(boxes) == ["world", "source", "mixer", "sink", "judge"]
+    assert list(boxes) == ["world", "source", "mixer", "sink", "evaluator"]
     looks = [b.look for b in boxes.values()]
     assert looks == ["service", "collector", "node", "learner", "evaluator"]
 
@@ -121,7 +121,7 @@ def test_each_edge_is_written_once_and_forwards() -> None:
         ("source", "mixer"),
         ("mixer", "sink"),
         ("sink", "source"),
-        ("sink", "judge"),
+        ("sink", "evaluator"),
     ]
 
 
@@ -131,7 +131,7 @@ def test_kinds_of_edges_look_different() -> None:
         for kind, words in (
             ("link", '"world":'),
             ("stream", '"mixer":"out_'),
-            ("state", '"judge":'),
+            ("state", '"evaluator":'),
         )
     }
     assert "dir=none" in lines["link"]
@@ -155,7 +155,7 @@ def test_sites_are_clusters() -> None:
         "process:source",
         "process:mixer",
         "process:sink",
-        "process:judge",
+        "process:evaluator",
     ]
     assert "cluster" not in graph_dot_text(graph)
 
@@ -410,7 +410,7 @@ def test_the_page_holds_each_nodes_parameters_and_facts(tmp_path: Path) -> None:
 
 
 def test_the_page_says_how_often_a_paced_node_fires(tmp_path: Path) -> None:
-    facts = data_of(page_of(checked(), tmp_path))["judge"]["facts"]
+    facts = data_of(page_of(checked(), tmp_path))["evaluator"]["facts"]
     assert facts == [["fires", "1 × every 10 versions of sink.weights", False, ""]]
 
 
@@ -459,7 +459,7 @@ def test_columns_follow_the_arrows() -> None:
         "source": 1,
         "mixer": 2,
         "sink": 3,
-        "judge": 4,
+        "evaluator": 4,
     }
 
 

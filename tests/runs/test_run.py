@@ -52,9 +52,9 @@ def rows(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 def test_the_folder_of_a_run_has_all_its_files(tmp_path: Path) -> None:
     run(tmp_path / "r", train_iters=4)
     found = sorted(str(p.relative_to(tmp_path / "r")) for p in (tmp_path / "r").rglob("*"))
-    board = [name for name in found if name.startswith("tb/")]
-    assert len(board) == 1
-    assert board[0].startswith("tb/events.out.tfevents.")
+    tensorboard = [name for name in found if name.startswith("tb/")]
+    assert len(tensorboard) == 1
+    assert tensorboard[0].startswith("tb/events.out.tfevents.")
     assert [name for name in found if not name.startswith("tb")] == [
         *["checkpoints", "checkpoints/best.safetensors", "checkpoints/last.safetensors"],
         *["environment.json", "graph.dot", "graph.yaml"],
@@ -342,10 +342,10 @@ def test_the_summary_counts_restarted_firings(tmp_path: Path) -> None:
 def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Path) -> None:
     class Blind(Watcher):
         def event(self, run: Run, source: RecordSource, record: Record) -> None:
-            raise BrokenPipeError("nobody reads")
+            raise BrokenPipeError("the pipe is closed")
 
         def end(self, run: Run) -> None:
-            raise BrokenPipeError("still nobody")
+            raise BrokenPipeError("still closed")
 
     graph = checked({"c": "Source", "f": "Fails"}, ["c -> f"])
     Fails.closed.clear()
@@ -354,7 +354,7 @@ def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Pa
         made.run()
     assert Fails.closed == ["f"]
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
-    assert (summary["status"], summary["why"]) == ("failed", "nobody reads")
+    assert (summary["status"], summary["why"]) == ("failed", "the pipe is closed")
 
 
 def test_a_run_may_go_in_another_thread(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ nodes:
 edges: [first -> second]
 """
 WHOLE = f"""
-about: replicas of a collector, a part-graph of two nodes, a warm-up of two phases, a paced judge
+about: replicas of a collector, a part-graph of two nodes, a warm-up of two phases, a paced evaluator
 nodes:
   c: {{type: '{TOYS}:Source', replicas: 2, steps: 5}}
   pair: {{type: pair.yaml, times: 3}}
