@@ -36,7 +36,7 @@ class CarryOverLayers:
         self._layers = layers
 
     def get(self) -> str:
-        """Ask the layers right before a reset; `CONTINUES` if any layer continues its last episode."""
+        """Encode the data of the layers right before a reset; `CONTINUES` if any layer continues its last episode."""
         data = [layer.get_carry_over() for layer in self._layers]
         text = CONTINUES if None in data else json.dumps(data, separators=(",", ":"))
         if len(text) > MAX_CARRY_OVER_BYTES:
@@ -48,7 +48,7 @@ class CarryOverLayers:
         return text
 
     def set(self, text: str) -> None:
-        """Tell the layers before the first reset; the text may be empty."""
+        """Pass the data to the layers before the first reset; the text may be empty."""
         if text and text != CONTINUES:
             for layer, data in zip(self._layers, json.loads(text), strict=True):
                 layer.set_carry_over(data)

@@ -8,7 +8,7 @@ from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 
 
 class EnvStates:
-    """The state of each env, shared by those who track results, recover lost envs and assemble steps.
+    """The state of each env, which tracker, recovery and assembler share.
 
     An env plays in one of the shared rows. With `pre_reset` it has a second one, the spare, in which its next episode
     is begun while the current one is played. At the end of the episode the two rows change places.
