@@ -1,7 +1,5 @@
 """`python -m flowrl` is `flowrl`."""
 
-import sys
+from flowrl.cli import command
 
-from flowrl.cli import main
-
-sys.exit(main())
+command()

@@ -28,7 +28,8 @@ import pytest
 
 from flowrl.machine import child_process
 from flowrl.machine.numerics import THREAD_VARIABLES
-from flowrl.runtime.sites.fork_server import COMMON_MODULES, exit_now
+from flowrl.machine.process_exit import exit_now
+from flowrl.runtime.sites.fork_server import COMMON_MODULES
 
 MODULES = (  # what env workers and sites of toy nodes import
     *COMMON_MODULES,

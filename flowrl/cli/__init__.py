@@ -1,5 +1,5 @@
 """The command line: `flowrl VERB …`. One verb, one job."""
 
-from flowrl.cli.main import main
+from flowrl.cli.main import command, main
 
-__all__ = ["main"]
+__all__ = ["command", "main"]

@@ -11,6 +11,7 @@ import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from typing import NoReturn
 
 from flowrl.cli.streams import prepare_streams
 from flowrl.version import VERSION
@@ -56,6 +57,14 @@ VERBS = {  # verb: module, function, description
     "new": ("new_project", "new", "create a starting project in a new folder"),
     "doctor": ("doctor", "doctor", "find out what is wrong with this installation"),
 }
+
+
+def command() -> NoReturn:
+    """Be the process `flowrl`: run the verb of its arguments, and end."""
+    status = main()
+    from flowrl.machine.process_exit import exit_now
+
+    exit_now(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ Process = subprocess.Popen[str]
 
 def host(address: str, *words: str, cwd: Path | None = None, code: str = "") -> Process:
     """A process that offers itself to the run at this address. It executes `code` first."""
-    before = f"{code}\nimport sys\nfrom flowrl.cli import main\nsys.exit(main(sys.argv[1:]))"
+    before = f"{code}\nfrom flowrl.cli import command\ncommand()"
     return subprocess.Popen(
         [sys.executable, "-c", before, "host", "--join", address, *words],
         cwd=cwd,

@@ -8,7 +8,6 @@ its own. A server of one site does not fork, and becomes that site.
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import gc
 import importlib
@@ -16,13 +15,14 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from flowrl.channels.transport import transport_modules
 from flowrl.machine.child_process import begin_child, end_with_forking_process
+from flowrl.machine.process_exit import exit_now
 from flowrl.runtime.sites.child_site import ChildSite
 
 COMMON_MODULES = (*transport_modules(), "threadpoolctl")  # imported by every site
@@ -107,15 +107,6 @@ def fork_sites(names: list[str], report: ServerReport) -> str | None:
 def thread_count() -> int:
     """Return how many threads this process has, including threads that Python has not started."""
     return len(os.listdir("/proc/self/task"))
-
-
-def exit_now() -> None:
-    """End without the interpreter's shutdown, which may take longer than a short run if torch is loaded."""
-    atexit._run_exitfuncs()
-    with suppress(OSError, ValueError):  # a stream may be closed or have no reader
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import faulthandler
 import os
 
 from flowrl.machine.child_process import begin_child
+from flowrl.machine.process_exit import exit_now
 from flowrl.nodes.env_managers.workers.pipe_waker import write_wakeup
 from flowrl.nodes.env_managers.workers.shared_rows import STOPPING, shared_rows_for
 from flowrl.nodes.env_managers.workers.worker_loop import WorkerLoop
@@ -49,3 +50,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    exit_now()
