@@ -2,7 +2,7 @@
 
     python examples/cartpole_dqn_main.py [SEED]
 
-`flowrl run cartpole_dqn` trains in the same way; there, the engine adds placement, snapshots and metrics.
+`flowrl run cartpole_dqn` trains in the same way; there, the engine adds checks, placement and metrics.
 """
 
 import sys

@@ -15,6 +15,8 @@ import pytest
 
 from flowrl.api import FlowGraph, load
 from flowrl.cli.main import make_parser
+from flowrl.core.batch import Column
+from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policies.random import Random
@@ -70,6 +72,20 @@ def test_a_policy_that_only_acts_is_as_short_as_it_is_shown(tmp_path: Path) -> N
     (tmp_path / "shown.yaml").write_text(f"extends: cartpole_dqn\n{graph}{evaluated}")
     result = load(tmp_path / "shown.yaml").run(train_iters=96, out=tmp_path / "run")
     assert result.eval_return == 500  # no weights had to be learned for that
+
+
+def test_the_nodes_on_the_page_can_be_fired_and_described() -> None:
+    names: dict[str, Any] = {"Facts": Facts, "Column": Column}
+    exec(by_hand("nodes", "A function"), names)
+    exec(by_hand("nodes", "A class"), names)
+    rows = names["Batch"]({"reward": np.array([3.0, -2.0, 0.5], np.float32)})
+    assert names["clip_reward"](rows, low=-0.5)["reward"].tolist() == [1.0, -0.5, 0.5]
+    bonus = names["Bonus"](weight=1.0)
+    assert bonus.fire(rows)["reward"].tolist() == [4.0, -1.0, 1.5]
+    exec(by_hand("nodes", "Facts"), names)
+    described = type("Described", (names["Bonus"],), {"describe": names["describe"]})
+    facts = described.describe(bonus.config, Surroundings({"data": rows.schema}, {}, frozenset()))
+    assert facts.outs == {"out": rows.schema}
 
 
 def test_what_is_done_by_hand_runs_as_it_is_shown(

@@ -39,10 +39,10 @@ class UnitReward(Node):
         return data.replace(reward=data["reward"] / np.float32(scale))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for snapshots."""
+        """Return all state between firings, so that the node can be saved."""
         return {"rows": self.rows, "squares": self.squares, "reported": self.reported}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state."""
+        """Continue from a saved state."""
         self.rows, self.squares = state["rows"], state["squares"]
         self.reported = state["reported"]

@@ -38,9 +38,11 @@ class Collector(Node):
     data = Out("samples")
 
     class Config(BaseConfig):
-        policy: Any = part("policy", "what acts", shared="policy", phase=True)
+        policy: Any = part("policy", "the policy that acts", shared="policy", phase=True)
         origin: bool = param(False, f"rows also have the columns {', '.join(ORIGIN_SCHEMA)}")
-        log_every_steps: int = param(1000, "env steps between two reports of episodes", ge=1)
+        log_every_steps: int = param(
+            1000, "env steps between two reports of finished episodes", ge=1
+        )
 
     @classmethod
     def spec_and_policy(cls, config: Any, surroundings: Surroundings) -> tuple[EnvSpec, Policy]:

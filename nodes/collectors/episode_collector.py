@@ -40,9 +40,9 @@ class EpisodeCollector(Collector):
             100_000, "steps of an episode; a longer episode is an error, it may never end", ge=1
         )
         stepping: Literal["together", "ready"] = param(
-            "together", "all unfinished envs step together, or each as soon as it is ready"
+            "together", "all unfinished envs step at once, or each as soon as it is ready"
         )
-        least: int = param(1, "`ready`: envs that one call of the policy waits for", ge=1)
+        least: int = param(1, "`ready`: ready envs that a call of the policy waits for", ge=1)
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:

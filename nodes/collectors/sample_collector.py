@@ -33,11 +33,12 @@ class SampleCollector(Collector):
         n_sample: int = param(96, "env steps in each token, over all envs", ge=1)
         stepping: Literal["together", "halves", "independent", "ready"] = param(
             "together",
-            "all envs at once; one half while the policy serves the other half; each as soon as it is "
-            "ready, with the same rows as `together`; or with the rows that are ready first",
+            "`together`: all envs at once; `halves`: one half while the policy serves the other half; "
+            "`independent`: each env as soon as it is ready, with the same rows as `together`; `ready`: "
+            "each env as soon as it is ready, with rows in the order in which envs are ready",
         )
         least: int = param(
-            1, "`independent`, `ready`: envs that one call of the policy waits for", ge=1
+            1, "`independent`, `ready`: ready envs that a call of the policy waits for", ge=1
         )
 
         @field_validator("stepping", mode="before")

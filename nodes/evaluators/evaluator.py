@@ -42,7 +42,7 @@ class Evaluator(Node):
 
     class Config(BaseConfig):
         env: Any = part("env", "the env to play in", shared="env", default="gymnasium")
-        policy: Any = part("policy", "what acts", shared="policy")
+        policy: Any = part("policy", "the policy that acts", shared="policy")
         episodes: int = param(20, "episodes in each evaluation", ge=1)
         envs: int | None = param(
             None,

@@ -1,4 +1,4 @@
-"""The learner: one train iteration in each firing."""
+"""The learner does one train iteration in each firing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowrl.nodes.policy import Policy, policy_for_rows
 
 
 class Learner(Node):
-    """Does train iterations with the policy's learn mode; each gives a new version of the weights."""
+    """Trains the policy's learn mode; each train iteration makes a new version of the weights."""
 
     role = "learner"
     data = In("samples")
@@ -29,9 +29,9 @@ class Learner(Node):
     )
 
     class Config(BaseConfig):
-        policy: Any = part("policy", "what learns", shared="policy")
+        policy: Any = part("policy", "the policy that learns", shared="policy")
         log_every_iters: int = param(
-            100, "train iterations averaged in one report of metrics", ge=1
+            100, "train iterations between two reports of mean metrics", ge=1
         )
 
     @classmethod

@@ -52,7 +52,7 @@ class Ppo(Policy):
         minibatch_size: int = param(256, "rows of one gradient step", ge=1)
         clip: float = param(0.2, "likelihood ratios are clipped to this distance from 1", gt=0)
         value_clip: float | None = param(
-            None, "values are clipped to this distance from the old value; null: not", gt=0
+            None, "values are clipped to this distance from the old value; null: they are not", gt=0
         )
         value_weight: float = param(0.5, "weight of the value's error in the loss", ge=0)
         entropy_weight: float = param(0.01, "weight of the policy's entropy in the loss", ge=0)

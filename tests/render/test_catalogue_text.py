@@ -100,7 +100,7 @@ def test_every_parameter_of_a_policy_is_shown_with_its_meaning() -> None:
 def test_a_part_without_default_is_required_or_a_section() -> None:
     line = next(s for s in block(show_type("sample_collector"), "Parameters") if "policy" in s)
     assert line == (
-        "policy policy required what acts (default: the section 'policy') (a warm-up may set it)"
+        "policy policy required the policy that acts (default: the section 'policy') (a warm-up may set it)"
     )
 
 
