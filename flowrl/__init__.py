@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flowrl.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from flowrl.api import FlowGraph, load
+    from flowrl.api import FlowGraph, load, policy
     from flowrl.cluster.rendezvous import Rendezvous
     from flowrl.core.batch import Batch, Column, Schema
     from flowrl.core.config import Config, Part, param, part, parts
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     )
     from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
     from flowrl.core.state import State
+    from flowrl.runs.display import Watcher
     from flowrl.runs.result import RunResult
+    from flowrl.runs.trained_policy import TrainedPolicy
 
 # The module of each public name. It is imported when the name is first used, so that `flowrl --help` is fast.
 _MODULE_OF = {
-    **dict.fromkeys(("FlowGraph", "load"), "api"),
+    **dict.fromkeys(("FlowGraph", "load", "policy"), "api"),
     **dict.fromkeys(("Batch", "Column", "Schema"), "core.batch"),
     **dict.fromkeys(("Config", "Part", "param", "part", "parts"), "core.config"),
     "Context": "core.context",
@@ -48,6 +50,8 @@ _MODULE_OF = {
     ),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "core.ports"),
     "RunResult": "runs.result",
+    "TrainedPolicy": "runs.trained_policy",
+    "Watcher": "runs.display",
     "Rendezvous": "cluster.rendezvous",
     "State": "core.state",
 }
@@ -77,14 +81,17 @@ __all__ = [
     "StateIn",
     "StateOut",
     "Surroundings",
+    "TrainedPolicy",
     "UnsoundError",
     "UsageError",
+    "Watcher",
     "__version__",
     "as_node",
     "load",
     "param",
     "part",
     "parts",
+    "policy",
 ]
 
 # In a checkout that is not installed, `nodes` and `graphs` lie beside this package, not in it.

@@ -22,6 +22,7 @@ from flowrl.graph.yaml_text import SourceLocation, YamlValue, flow_text, item_of
 from flowrl.runs.display import Watcher, watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
+from flowrl.runs.trained_policy import TrainedPolicy, load_policy
 
 
 class FlowGraph:
@@ -146,3 +147,12 @@ def load(graph: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = 
     `--set` does: `{"learner.lr": 3e-4}`.
     """
     return FlowGraph(graph, set)
+
+
+def policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy:
+    """Load the trained policy of a run, with its model and weights, to act outside of the run: `policy(run).act(obs)`.
+
+    `run` is a run's folder or its name in `runs`, `last` for the newest run, or a checkpoint's file. `checkpoint` is
+    `best` or `last`; by default the best, if there is one.
+    """
+    return load_policy(run, checkpoint)

@@ -112,6 +112,19 @@ def test_what_is_done_by_hand_runs_as_it_is_shown(
     names["envs"].close()
 
 
+def test_a_run_from_python_goes_as_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    section = (DOCS / "runs.md").read_text(encoding="utf-8").partition("## In Python\n")[2]
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.S):
+        exec(compile(code, "runs.md", "exec"), names)
+    assert "finished: 100 train iterations were asked for" in capsys.readouterr().out
+    assert len(names["result"].metrics()["learner"]["loss"]) == 1
+    assert names["done"]
+
+
 def test_envs_are_stepped_by_hand_as_it_is_shown() -> None:
     names: dict[str, Any] = {"policy": lambda obs: int(obs[2] > 0)}
     exec(by_hand("envs", "By hand"), names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,3 +47,18 @@ def test_a_session_is_shown_as_it_goes(
 @pytest.mark.parametrize("path", re.findall(r"\]\(([\w/.]+)\)", README))
 def test_what_it_links_to_is_there(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+@pytest.mark.slow
+def test_the_run_from_python_ends_as_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    section = README.partition("From Python:\n")[2]
+    names: dict[str, Any] = {}
+    exec(
+        compile(section.partition("```python\n")[2].partition("```")[0], "README.md", "exec"), names
+    )
+    assert names["result"].status == "solved"
+    assert names["returns"][-1] >= 475
+    assert names["action"] in (0, 1)

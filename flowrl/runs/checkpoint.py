@@ -31,7 +31,7 @@ def checkpoint_bytes(states: Mapping[str, State], info: Mapping[str, Any]) -> by
 
 
 def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
-    """The state of a checkpoint's first node, and its `info` with the counters."""
+    """The state of a checkpoint's first node, and its `info` with the counters and the name of this `node`."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -40,7 +40,8 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
             key = names[0].rpartition("/")[0] if names else ""
             own = [n for n in names if n.rpartition("/")[0] == key]
             arrays = {n.rpartition("/")[2]: file.get_tensor(n) for n in own}
-        info = {**meta["info"], **{k: int(meta[k]) for k in ("env_steps", "train_iters")}}
+        counts = {k: int(meta[k]) for k in ("env_steps", "train_iters")}
+        info = {**meta["info"], **counts, "node": key}
         return State(arrays, meta["command"].get(key, {}), int(meta["version"])), info
     except FileNotFoundError:
         raise RunError(

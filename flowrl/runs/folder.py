@@ -34,6 +34,7 @@ from flowrl.runtime.records import RecordSource
 from flowrl.runtime.token_hashing import TokenHash, TokenHashSink
 
 ENVIRONMENT_FILE, SUMMARY_FILE = "environment.json", "summary.json"
+METRICS_FILE = "metrics.jsonl"
 TIMINGS_EVERY_S = 1.0
 TOKEN_BUFFER_BYTES = 1 << 16
 
@@ -148,7 +149,7 @@ class RunFolder:
             "train_iters": total.train_iters,
             **{k: _number(v) for k, v in values.items()},
         }
-        self.append_line("metrics.jsonl", json.dumps(row))
+        self.append_line(METRICS_FILE, json.dumps(row))
         with explain_disk_errors(self.path):
             if self._tensorboard is not None:
                 self._tensorboard.add(source.key, total.env_steps, values)

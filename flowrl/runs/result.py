@@ -6,10 +6,15 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from flowrl.core.batch import Array
 from flowrl.core.wording import count_text
 from flowrl.runtime.status import NodeStats
+
+if TYPE_CHECKING:
+    from flowrl.runs.trained_policy import TrainedPolicy
 
 Status = Literal["solved", "finished", "interrupted", "failed"]
 
@@ -40,6 +45,27 @@ class RunResult:
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+    def metrics(self) -> dict[str, dict[str, Array]]:
+        """What the nodes measured: columns by node and name, such as `metrics()["learner"]["loss"]`.
+
+        A node's columns have a value for each of its reports; `env_steps` and `train_iters` say when it was made.
+        """
+        from flowrl.runs.metrics import metric_columns
+
+        return metric_columns(Path(self.run_dir))
+
+    def metrics_data_frame(self) -> Any:
+        """What the nodes measured as a DataFrame of pandas, if it is installed: a row for each report."""
+        from flowrl.runs.metrics import metrics_data_frame
+
+        return metrics_data_frame(Path(self.run_dir))
+
+    def policy(self, checkpoint: str | None = None) -> TrainedPolicy:
+        """The trained policy of this run. `checkpoint` is `best` or `last`; by default the best, if there is one."""
+        from flowrl.runs.trained_policy import load_policy
+
+        return load_policy(self.run_dir, checkpoint)
 
     def __str__(self) -> str:
         """The summary in words, as the command line prints it."""

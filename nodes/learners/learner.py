@@ -13,6 +13,7 @@ from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out, StateOut
 from flowrl.core.state import State
+from flowrl.nodes.greedy_policy import GreedyPolicy
 from flowrl.nodes.models.model import check_no_nan
 from flowrl.nodes.observations import obs_columns_in
 from flowrl.nodes.policy import Policy, policy_for_rows
@@ -43,6 +44,13 @@ class Learner(Node):
             on_policy=policy.on_policy,
             imports=policy.imported_modules(learn=True),
         )
+
+    @classmethod
+    def trained_policy(
+        cls, config: Any, inputs: Mapping[str, Schema | None], weights: State
+    ) -> GreedyPolicy:
+        """Make the policy that a learner with this config and these inputs trains, to act outside of the run."""
+        return GreedyPolicy(_policy_for_schema(config.policy, inputs.get("data")), weights)
 
     def setup(self) -> None:
         self._policy = _policy_for_schema(self.config.policy, self.ctx.inputs.get("data"))

@@ -157,10 +157,12 @@ def test_checkpoints_hold_the_best_and_the_last_weights(tmp_path: Path) -> None:
     last, info = read_checkpoint(tmp_path / "r" / "checkpoints" / "last.safetensors")
     np.testing.assert_array_equal(last.arrays["sum"], weights.arrays["sum"])
     assert (last.version, last.command) == (5, {"half": 0.5})
-    assert info == {"why": "5 train iterations were asked for", "env_steps": 100, "train_iters": 5}
+    counts = {"env_steps": 100, "train_iters": 5}
+    why = "5 train iterations were asked for"
+    assert info == {"why": why, **counts, "node": "l.weights"}
     best, info = read_checkpoint(tmp_path / "r" / "checkpoints" / "best.safetensors")
     assert best.version == 4
-    assert info == {"eval_return": 4.0, "env_steps": 80, "train_iters": 4}
+    assert info == {"eval_return": 4.0, "env_steps": 80, "train_iters": 4, "node": "e"}
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"\x08" + bytes(7) + b'{"a":1} '])

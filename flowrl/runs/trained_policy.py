@@ -1,0 +1,79 @@
+"""The trained policy of a run, made of its resolved graph and a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from flowrl.checks.check import check
+from flowrl.core.errors import RunError, UsageError, spelling_hint
+from flowrl.graph.loading import load_graph
+from flowrl.graph.model import Graph, NodeSpec
+from flowrl.runs.checkpoint import read_checkpoint
+from flowrl.runs.queries import find_run_folder
+from flowrl.runtime.linked_nodes import context_of
+
+
+class TrainedPolicy(Protocol):
+    """Acts greedily, with fixed weights."""
+
+    def act(self, obs: Any) -> Any:
+        """Return the action for one observation, or the actions for a batch of them (B, …).
+
+        Observations and actions are those of the graph's env. A policy with memory remembers what it saw.
+        """
+
+    def reset(self, rows: Any = None) -> None:
+        """Forget what was seen, because episodes begin: in these rows of the batch, or in all."""
+
+
+def load_policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy:
+    """Make the policy of a run, which is named as for `flowrl logs`, or of a checkpoint's file.
+
+    `checkpoint` is the name of a checkpoint of the run; by default `best`, or `last` if there was no evaluation.
+    """
+    if checkpoint is None and os.path.isfile(run):
+        path = Path(run)
+        folder = path.absolute().parent.parent
+    else:
+        folder, _ = find_run_folder(str(run))
+        path = _checkpoint_file(folder, checkpoint)
+    if not (folder / "graph.yaml").is_file():
+        raise RunError(
+            f"{path}: lies in no run's folder, which has the graph with its policy; expected RUN/checkpoints/NAME"
+        )
+    state, info = read_checkpoint(path)
+    checked = check(load_graph(str(folder / "graph.yaml"))).require_sound()
+    learner = _learner_of(checked.graph, info["node"], path)
+    make = getattr(learner.cls, "trained_policy", None)
+    if make is None:
+        raise RunError(
+            f"{path}: the learner '{learner.name}' cannot make its policy; its type {learner.type} needs a "
+            "class method `trained_policy`"
+        )
+    context = context_of(checked, learner, 0, checked.graph.seed)
+    policy: TrainedPolicy = make(learner.config, context.inputs, state)
+    return policy
+
+
+def _checkpoint_file(folder: Path, name: str | None) -> Path:
+    """The file of a checkpoint; without a name the best one, or else the last."""
+    files = {path.stem: path for path in (folder / "checkpoints").glob("*.safetensors")}
+    if not files:
+        raise RunError(f"{folder}: the run has saved no checkpoint yet")
+    if name is None:
+        name = "best" if "best" in files else "last"
+    if name not in files:
+        raise UsageError(f"{folder}: there is no checkpoint '{name}'; {spelling_hint(name, files)}")
+    return files[name]
+
+
+def _learner_of(graph: Graph, key: str, path: Path) -> NodeSpec:
+    """The learner whose weights are saved under a key: of itself, `learner.weights`, or of an evaluator's instance."""
+    node = key.partition(".")[0].partition("#")[0]
+    senders = [edge.source.node for edge in graph.edges_into(node) if edge.kind == "state"]
+    for name in (node, *senders):
+        if name in graph.nodes and graph.nodes[name].cls.role == "learner":
+            return graph.nodes[name]
+    raise RunError(f"{path}: '{node}' saved it, which gets weights from no learner of the graph")
