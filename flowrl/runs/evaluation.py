@@ -13,7 +13,7 @@ from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec
-from flowrl.machine.numerics import reset_numerics
+from flowrl.machine.numerics import settled_numerics
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.folder import ENVIRONMENT_FILE
 from flowrl.runtime.linked_nodes import context_of
@@ -61,17 +61,16 @@ def evaluate_best_checkpoint(
     path = run / "checkpoints" / "best.safetensors"
     state, info = read_checkpoint(path)
     spec = _without_goal(checked.graph.nodes[names[0]], episodes)
-    reset_numerics(checked.graph.torch_threads)
-    context = context_of(checked, spec, 0, seed)
-    context.consumed_outputs = frozenset()
     if video is not None and not hasattr(spec.cls, "record_videos"):
         raise UsageError(
             f"--video: the evaluator '{spec.name}' cannot record videos, as it has no method `record_videos`"
         )
-    videos = _evaluate(spec, context, state, video)
+    with settled_numerics(checked.graph.torch_threads):
+        context = context_of(checked, spec, 0, seed)
+        context.consumed_outputs = frozenset()
+        videos = _evaluate(spec, context, state, video)
     measured = [r.values for r in context.records if isinstance(r, MetricsRecord)]
     metrics = dict(measured[-1]) if measured else {}
-    reset_numerics(checked.graph.torch_threads)
     played = getattr(spec.config, "episodes", 0)
     return CheckpointEvaluation(
         str(run),

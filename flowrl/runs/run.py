@@ -27,7 +27,7 @@ from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.graph.yaml_text import flow_text
 from flowrl.machine.environment import environment
-from flowrl.machine.numerics import reset_numerics
+from flowrl.machine.numerics import reset_numerics, settled_numerics
 from flowrl.render.dot import graph_dot_text
 from flowrl.runs.display import Watcher
 from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE, RunFolder, create_run_folder
@@ -129,7 +129,7 @@ class Run:
     def run(self) -> RunResult:
         """Run until the cut. An error that ends the run is written to its folder and raised."""
         self._thread = threading.current_thread()
-        with handling_signals(self._on_signal):
+        with handling_signals(self._on_signal), settled_numerics(self.graph.torch_threads):
             folder = self.folder = RunFolder(
                 create_run_folder(self.graph.name.replace("/", "_"), self.out)
             )
@@ -223,7 +223,6 @@ class Run:
         return {**environment(project), "seed": self.seed, "placement": self.placement}
 
     def _execute(self) -> Cut:
-        reset_numerics(self.graph.torch_threads)
         if self.rendezvous is not None:
             self._wait_for_hosts(self.rendezvous)
         if list(self.layout.kinds) == [MAIN]:
