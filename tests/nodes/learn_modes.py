@@ -1,4 +1,4 @@
-"""Synthetic batches, and what every learn mode must keep: determinism, and exact resumption."""
+"""Synthetic batches for learn modes, and comparisons of their states."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ CONTINUOUS = Column("float32", (2,), low=-1.0, high=1.0)
 
 
 def rows(n: int = 32, seed: int = 0, gamma: float = 0.9, **columns: Any) -> Batch:
-    """Rows as collectors give them, of a random walk with random ends."""
+    """Rows with a collector's columns: random numbers with random ends of episodes."""
     rng = np.random.default_rng(seed)
     terminated, truncated = rng.random((2, n)) < 0.1
     last = terminated | truncated
@@ -34,13 +34,13 @@ def rows(n: int = 32, seed: int = 0, gamma: float = 0.9, **columns: Any) -> Batc
 
 
 def poison(seed: int) -> None:
-    """Whatever state the global generators are in must not matter."""
+    """Seed the global generators, whose state must not matter."""
     torch.manual_seed(seed)
     np.random.seed(seed)
 
 
 def trained(policy: Policy, iters: int = 20, poisoned: int = 0, command: Any = None) -> LearnMode:
-    """A learn mode after so many iterations."""
+    """A learn mode after `iters` train iterations."""
     poison(poisoned)
     mode = policy.learn_mode(seed=7)
     learn(mode, range(iters), command)
@@ -53,7 +53,7 @@ def learn(mode: LearnMode, seeds: range, command: Any = None) -> None:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Whether two states hold the same, all the way down."""
+    """Whether two states are equal to the bit."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same_bits(one[k], other[k]) for k in one)
     if isinstance(one, np.ndarray):

@@ -1,4 +1,4 @@
-"""Envs that do what a table says, as any env manager may: late, in another order, or not at all."""
+"""An env manager whose episodes and failures are listed, and whose envs become ready in random order."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from flowrl.nodes.envs.steps import Episode, Steps
 class ScriptedEnvs:
     """Observes [env, episode, t]. Episode k of env e has `lengths[e][k % n]` steps, and terminates.
 
-    `fails[e, k]` says after how many steps it fails instead; it is then the next episode's turn.
+    With `fails[e, k]` it fails after this number of steps instead, and the next episode begins.
     """
 
     def __init__(
         self, lengths: list[list[int]], fails: Mapping[tuple[int, int], int] | None = None
     ) -> None:
         self.lengths, self.fails = lengths, fails or {}
-        self.rng = np.random.default_rng(0)  # what is ready
+        self.rng = np.random.default_rng(0)  # chooses the envs that are ready
         self.sent: list[int] = []
-        self.served: list[int] = []  # how many envs each call for actions served
+        self.served: list[int] = []  # the number of envs in each call of the policy
         self.steps = 0
 
     def spec(self) -> EnvSpec:
         return EnvSpec(Column("float32", (3,)), Column("int64", n=3), len(self.lengths))
 
     def reset(self) -> Array:
-        assert not self.sent, "a step is under way"
+        assert not self.sent, "a step is pending"
         count = len(self.lengths)
         self.episode, self.t = getattr(self, "episode", -np.ones(count, int)) + 1, np.zeros(count)
         return self._obs(range(count))
@@ -49,7 +49,7 @@ class ScriptedEnvs:
 
     def recv(self, ids: Any = None, least: int = 1) -> tuple[Array, Steps]:
         if ids is None:
-            assert 1 <= least <= len(self.sent), "would wait for ever"
+            assert 1 <= least <= len(self.sent), "the wait would never end"
             ready = self.rng.permutation(self.sent)
             ids = ready[: self.rng.integers(least, len(ready) + 1)]
         at = [int(i) for i in ids]
@@ -72,7 +72,7 @@ class ScriptedEnvs:
                 continue
             self.episode[i] += 1
             self.t[i] = 0
-        flags = over | np.isin(np.arange(len(at)), broken)  # those of void rows mean nothing
+        flags = over | np.isin(np.arange(len(at)), broken)  # the flags of invalid rows mean nothing
         rewards = np.ones(len(at), np.float32)
         return Steps(self._obs(at), rewards, flags, flags & ~over, reached, episodes, broken)
 

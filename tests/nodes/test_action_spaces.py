@@ -44,7 +44,7 @@ def policy_of(cls: Any, envs: SerialEnvManager, **params: Any) -> Any:
 
 
 @every_space
-def test_the_action_of_a_row_is_what_the_env_was_given(space: str) -> None:
+def test_the_action_of_a_row_is_the_one_that_the_env_got(space: str) -> None:
     envs = envs_of(space)
     node = SampleCollector(envs=envs, policy=policy_of(Random, envs), n_sample=60, seed=1)
     batch = node.fire(None)
@@ -55,7 +55,7 @@ def test_the_action_of_a_row_is_what_the_env_was_given(space: str) -> None:
 
 
 @every_space
-def test_rows_have_the_columns_that_were_told_before_the_run(space: str) -> None:
+def test_rows_have_the_columns_described_before_the_run(space: str) -> None:
     envs = envs_of(space)
     known = Surroundings({}, {"envs": envs.spec()}, frozenset({"data"}))
     node = SampleCollector(envs=envs, policy=policy_of(Random, envs), n_sample=9, seed=1)
@@ -64,7 +64,7 @@ def test_rows_have_the_columns_that_were_told_before_the_run(space: str) -> None
 
 
 @every_space
-def test_an_evaluation_plays_envs_of_every_space_to_their_limit(space: str) -> None:
+def test_an_evaluation_plays_envs_of_every_space(space: str) -> None:
     envs = envs_of(space)
     played = play_episodes(envs, policy_of(Random, envs).eval_mode(0), 7)
     assert [(episode.env_id, episode.length) for episode in played] == [
@@ -75,7 +75,7 @@ def test_an_evaluation_plays_envs_of_every_space_to_their_limit(space: str) -> N
 
 
 @every_space
-def test_ppo_acts_and_learns_in_spaces_that_it_has_a_distribution_for(space: str) -> None:
+def test_ppo_acts_and_learns_in_every_supported_space(space: str) -> None:
     envs = envs_of(space)
     policy = policy_of(Ppo, envs)
     mode = policy.learn_mode(0)
@@ -93,9 +93,7 @@ def test_ppo_acts_and_learns_in_spaces_that_it_has_a_distribution_for(space: str
     ("cls", "space"),
     [(Dqn, "Box"), (Dqn, "MultiDiscrete"), (Dqn, "MultiBinary")],
 )
-def test_a_policy_refuses_a_space_that_it_cannot_act_in_before_the_run(
-    cls: Any, space: str
-) -> None:
+def test_a_policy_refuses_unsupported_spaces_before_the_run(cls: Any, space: str) -> None:
     with pytest.raises(UnsoundError) as raised:
         policy_of(cls, envs_of(space))
     assert raised.value.key == "policy"

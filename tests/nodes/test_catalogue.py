@@ -1,4 +1,4 @@
-"""The catalogue's names lead to classes, and describing them does not load torch."""
+"""The names in the catalogue lead to classes, which can be described without importing torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_name_leads_to_a_class_of_its_kind(kind: str, name: str, path: str) ->
 
 
 @pytest.mark.parametrize(("kind", "name", "path"), ALL, ids=[f"{k} {n}" for k, n, _ in ALL])
-def test_every_parameter_says_what_it_means(kind: str, name: str, path: str) -> None:
+def test_every_parameter_has_a_description(kind: str, name: str, path: str) -> None:
     module, _, cls = path.partition(":")
     found = getattr(importlib.import_module(module), cls)
     for parameter, field in found.Config.model_fields.items():
@@ -47,7 +47,7 @@ def test_the_whole_catalogue_is_imported_without_torch() -> None:
 
 
 @pytest.mark.parametrize("path", [*(path for _, _, path in ALL), *flowrl.nodes.BASE_CLASSES])
-def test_all_can_be_imported_from_the_library_by_the_name_of_its_class(path: str) -> None:
+def test_every_class_can_be_imported_from_flowrl_nodes_by_its_name(path: str) -> None:
     module, _, cls = path.partition(":")
     assert getattr(flowrl.nodes, cls) is getattr(importlib.import_module(module), cls)
     assert cls in dir(flowrl.nodes)
@@ -58,7 +58,7 @@ def test_names_of_classes_are_unique() -> None:
     assert len(set(classes)) == len(classes)
 
 
-def test_a_name_that_the_library_does_not_have_is_told() -> None:
+def test_an_unknown_name_is_an_error() -> None:
     with pytest.raises(ImportError, match="cannot import name 'SampleColector'"):
         exec("from flowrl.nodes import SampleColector")
     with pytest.raises(AttributeError, match="no 'SampleColector'; `flowrl nodes` lists all"):

@@ -1,4 +1,4 @@
-"""Distributions: numpy to act and torch to learn must mean the same, and what torch's own mean."""
+"""Distributions: numpy to act and torch to learn agree with each other, and with torch's own distributions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_torch(out: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
 
 @settings(deadline=None)
 @given(seeds, st.integers(1, 20), st.integers(1, 9))
-def test_one_of_n_is_what_torch_says_it_is(seed: int, rows: int, n: int) -> None:
+def test_categorical_agrees_with_torch(seed: int, rows: int, n: int) -> None:
     mine = distribution_of(Column("int64", n=n))
     out = {"logits": logits_of(seed, rows, n)}
     sampled_actions = mine.sample(out, np.random.default_rng(seed))
@@ -39,9 +39,7 @@ def test_one_of_n_is_what_torch_says_it_is(seed: int, rows: int, n: int) -> None
 
 @settings(deadline=None)
 @given(seeds, st.integers(1, 20), st.lists(st.integers(1, 5), min_size=1, max_size=4))
-def test_several_choices_are_what_torch_says_they_are(
-    seed: int, rows: int, counts: list[int]
-) -> None:
+def test_multi_categorical_agrees_with_torch(seed: int, rows: int, counts: list[int]) -> None:
     high = tuple(float(n - 1) for n in counts)
     mine = distribution_of(Column("int64", (len(counts),), low=(0.0,) * len(counts), high=high))
     out = {"logits": logits_of(seed, rows, sum(counts))}
@@ -58,7 +56,7 @@ def test_several_choices_are_what_torch_says_they_are(
     np.testing.assert_array_equal(mine.mode(out)["action"], likeliest)
 
 
-def test_switches_are_choices_between_two() -> None:
+def test_binary_choices_are_multi_categorical() -> None:
     mine = distribution_of(Column("int8", (2, 2), n=2))
     assert mine.heads["logits"].n == 8
     out = {"logits": np.tile(np.float32([0, 9, 9, 0]), (5, 2))}
@@ -69,9 +67,7 @@ def test_switches_are_choices_between_two() -> None:
 
 @settings(deadline=None)
 @given(seeds, st.integers(1, 20), st.lists(st.integers(1, 3), min_size=0, max_size=2))
-def test_independent_normals_are_what_torch_says_they_are(
-    seed: int, rows: int, shape: list[int]
-) -> None:
+def test_diagonal_gaussian_agrees_with_torch(seed: int, rows: int, shape: list[int]) -> None:
     mine = distribution_of(Column("float32", tuple(shape), low=-1.0, high=1.0))
     n = int(np.prod(shape, dtype=int))
     out = {"mean": logits_of(seed, rows, n), "log_std": logits_of(seed + 1, rows, n) / 3}
@@ -88,7 +84,7 @@ def test_independent_normals_are_what_torch_says_they_are(
     np.testing.assert_array_equal(flat, np.clip(sampled_actions["unclipped"], -1, 1))
 
 
-def test_the_mode_is_what_is_drawn_most_often() -> None:
+def test_the_mode_is_drawn_most_often() -> None:
     mine, logits = Categorical(Column("int64", n=4)), np.log([[0.1, 0.5, 0.15, 0.25]])
     out = {"logits": np.repeat(logits, 2000, 0).astype(np.float32)}
     sampled_actions = mine.sample(out, np.random.default_rng(0))["action"]
@@ -111,7 +107,7 @@ def test_actions_have_the_dtype_and_shape_of_their_column(dtype: str) -> None:
         assert columns["action"].dtype == dtype
 
 
-def test_what_is_drawn_has_the_columns_that_are_promised() -> None:
+def test_samples_have_the_declared_columns() -> None:
     several = Column("int64", (2,), low=(0.0, 0.0), high=(1.0, 0.0))
     for column in (Column("int64", n=3), Column("float32", (2,)), several):
         mine = distribution_of(column)
@@ -119,14 +115,14 @@ def test_what_is_drawn_has_the_columns_that_are_promised() -> None:
         out = {name: np.zeros((4, heads[name]), np.float32) for name in mine.heads}
         sampled_actions = mine.sample(out, np.random.default_rng(0))
         assert set(sampled_actions) == {*mine.columns, "logp"}
-        for name, told in mine.columns.items():
+        for name, column in mine.columns.items():
             assert (str(sampled_actions[name].dtype), sampled_actions[name].shape[1:]) == (
-                told.dtype,
-                told.shape,
+                column.dtype,
+                column.shape,
             )
 
 
-def test_the_first_deviation_is_as_told() -> None:
+def test_the_initial_deviation_is_that_of_the_parameter() -> None:
     column = Column("float32", (2,))
     one, wide = (distribution_of(column, std).heads["log_std"] for std in (1.0, np.e))
     assert (one.value, wide.value) == pytest.approx((0.0, 1.0))
@@ -141,7 +137,9 @@ def test_the_first_deviation_is_as_told() -> None:
         Column("int64", (1,), low=(0.0,)),
     ],
 )
-def test_what_no_distribution_fits_is_refused_with_a_way_out(column: Column) -> None:
-    with pytest.raises(UnsoundError, match=r"no distribution for actions .*; wrap the env") as told:
+def test_actions_without_a_distribution_are_refused_with_a_hint(column: Column) -> None:
+    with pytest.raises(
+        UnsoundError, match=r"no distribution for actions .*; wrap the env"
+    ) as error:
         distribution_of(column)
-    assert told.value.key == "policy"
+    assert error.value.key == "policy"

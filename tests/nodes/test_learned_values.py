@@ -1,4 +1,4 @@
-"""Env, collector, buffer and learner by hand, on problems whose values are known in closed form."""
+"""Env, collector, buffer and learner without the engine, on problems whose values are known in closed form."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def policy_of(cls: type[Policy], envs: SerialEnvManager, **params: Any) -> Polic
 
 @pytest.mark.parametrize("nstep", [1, 2, 3])
 @pytest.mark.parametrize(("ends", "values"), [("cut", ENDLESS), ("final", ENDING)])
-def test_dqn_finds_the_values_of_a_cut_and_of_a_final_episode(
+def test_dqn_learns_the_values_of_truncated_and_of_terminated_episodes(
     ends: str, values: list[float], nstep: int
 ) -> None:
     envs = envs_of("AlternatingEnv", ends=ends)
@@ -56,7 +56,7 @@ def test_dqn_finds_the_values_of_a_cut_and_of_a_final_episode(
 
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.9])
 @pytest.mark.parametrize(("ends", "values"), [("cut", ENDLESS), ("final", ENDING)])
-def test_ppo_finds_the_values_of_a_cut_and_of_a_final_episode(
+def test_ppo_learns_the_values_of_truncated_and_of_terminated_episodes(
     ends: str, values: list[float], gae_lambda: float
 ) -> None:
     envs = envs_of("AlternatingEnv", ends=ends)
@@ -72,7 +72,7 @@ def test_ppo_finds_the_values_of_a_cut_and_of_a_final_episode(
 
 @pytest.mark.parametrize("n_sample", [7, 64])
 def test_a_token_that_ends_within_an_episode_does_not_change_ppos_values(n_sample: int) -> None:
-    """Rows of the same steps have the same advantages, wherever tokens are cut, with lambda 0."""
+    """With lambda 0, the same steps have the same advantages in tokens of every size."""
     envs = envs_of("AlternatingEnv", count=1, ends="cut")
     policy = policy_of(Ppo, envs, gae_lambda=0.0, normalise_advantages=False)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=n_sample, seed=3)
@@ -87,7 +87,7 @@ def test_a_token_that_ends_within_an_episode_does_not_change_ppos_values(n_sampl
 
 
 def test_ppo_learns_to_aim_a_real_valued_action() -> None:
-    """The best action is half of what is observed: a rule that must be learned, not a constant."""
+    """The best action is half of the observation, so a constant is not enough."""
     envs = envs_of("HalvingEnv", count=8)
     policy = policy_of(Ppo, envs, lr=3e-3, entropy_weight=0.0)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=256, seed=4)

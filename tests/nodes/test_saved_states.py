@@ -1,4 +1,4 @@
-"""States that are saved and loaded: whole or not at all, and never of something else."""
+"""States that are saved and loaded are complete, and those of something else are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ every_mode = pytest.mark.parametrize("make", [dqn, ppo])
 
 
 @every_mode
-def test_a_state_lacks_nothing_and_holds_nothing_else(make: Make) -> None:
+def test_a_state_with_missing_or_unknown_names_is_refused(make: Make) -> None:
     state = make().state_dict()
     for name in state:
         less = {k: v for k, v in state.items() if k != name}
@@ -59,7 +59,7 @@ def test_a_state_of_another_algorithm_is_refused() -> None:
 
 
 @every_mode
-def test_what_learns_on_does_not_change_the_state_that_was_saved(make: Make) -> None:
+def test_learning_does_not_change_a_saved_state(make: Make) -> None:
     mode, again = make(), make()
     learn(mode, range(3), LR)
     saved = mode.state_dict()
@@ -71,8 +71,8 @@ def test_what_learns_on_does_not_change_the_state_that_was_saved(make: Make) -> 
 
 
 @every_mode
-def test_loading_forgets_everything_of_before(make: Make) -> None:
-    """Moments of the optimiser and random numbers, too: else the next step would differ."""
+def test_loading_replaces_the_whole_state(make: Make) -> None:
+    """Otherwise moments of the optimiser or random numbers would change the next step."""
     fresh, used = make(), make()
     start = make().state_dict()
     learn(used, range(10, 15), LR)
@@ -83,7 +83,7 @@ def test_loading_forgets_everything_of_before(make: Make) -> None:
 
 
 @pytest.mark.parametrize("policy", [Dqn(obs=OBS, action=DISCRETE), Ppo(obs=OBS, action=CONTINUOUS)])
-def test_weights_that_were_given_do_not_change_while_their_owner_learns(policy: Any) -> None:
+def test_learning_does_not_change_returned_weights(policy: Any) -> None:
     mode, act = policy.learn_mode(0), policy.eval_mode(0)
     given = mode.weights()
     before = {name: array.copy() for name, array in given.items()}
@@ -99,7 +99,7 @@ def test_weights_that_were_given_do_not_change_while_their_owner_learns(policy: 
     assert any(not np.array_equal(mode.weights()[name], before[name]) for name in before)
 
 
-def test_rnds_state_lacks_nothing_and_holds_nothing_else() -> None:
+def test_a_state_of_rnd_with_missing_or_unknown_names_is_refused() -> None:
     node = Rnd()
     node.fire(rows())
     state = node.state_dict()
@@ -109,7 +109,7 @@ def test_rnds_state_lacks_nothing_and_holds_nothing_else() -> None:
 
 
 def test_rnd_of_one_hot_observations_is_saved_and_loaded() -> None:
-    """There is nothing to normalise in them, and nothing of it in the state."""
+    """They are not normalised, so the state has no moments."""
     column = Column("int64", n=5)
 
     def batch(seed: int) -> Any:

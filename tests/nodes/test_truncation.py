@@ -100,7 +100,7 @@ def learned_by_gru(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
 
 
 def learned_from(buffer: Any, nstep: int, ends: str) -> Any:
-    """By DQN, from what a buffer draws of what was collected."""
+    """The values that DQN learns from a buffer's batches."""
     envs = envs_of(kwargs={"ends": ends})
     spec = envs.spec()
     table = {"model": Mlp(hidden=[]), "dueling": False, "lr": 0.05, "target_every_iters": 10}
@@ -166,7 +166,7 @@ QUICK = [
 @pytest.mark.parametrize(
     ("collector", "learner", "ends"), slow_except(QUICK, COLLECTORS, LEARNERS, VALUES)
 )
-def test_values_are_those_of_the_problem(collector: str, learner: str, ends: str) -> None:
+def test_learned_values_equal_those_of_the_problem(collector: str, learner: str, ends: str) -> None:
     learn, nstep = LEARNERS[learner]
     found = learn(COLLECTORS[collector], envs_of(kwargs={"ends": ends}), nstep)
     np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
@@ -186,7 +186,7 @@ def test_values_are_those_of_the_problem(collector: str, learner: str, ends: str
         VALUES,
     ),
 )
-def test_values_of_a_policy_that_remembers_are_those_of_the_problem(
+def test_learned_values_of_recurrent_policies_equal_those_of_the_problem(
     collector: str, learner: str, ends: str
 ) -> None:
     # After a cut its value follows from more memory than any episode gives: half of the envs go on,
@@ -212,7 +212,9 @@ def test_values_of_a_policy_that_remembers_are_those_of_the_problem(
         VALUES,
     ),
 )
-def test_what_a_buffer_draws_says_the_same(buffer: str, nstep: int, ends: str) -> None:
+def test_values_learned_from_every_buffer_equal_those_of_the_problem(
+    buffer: str, nstep: int, ends: str
+) -> None:
     found = learned_from(BUFFERS[buffer](), nstep, ends)
     np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
 
@@ -221,7 +223,9 @@ def test_what_a_buffer_draws_says_the_same(buffer: str, nstep: int, ends: str) -
     ("pre_reset", "ends"),
     slow_except([(False, "cut"), (True, "final")], [False, True], VALUES),
 )
-def test_envs_in_worker_processes_say_the_same(pre_reset: bool, ends: str) -> None:
+def test_values_learned_with_worker_processes_equal_those_of_the_problem(
+    pre_reset: bool, ends: str
+) -> None:
     env = Gymnasium(id="tests.nodes.toy_envs:AlternatingEnv", kwargs={"ends": ends})
     envs = SyncSubprocessEnvManager(env=env, count=4, seed=5, pre_reset=pre_reset)
     try:

@@ -1,4 +1,4 @@
-"""Policies without torch, whose every number can be worked out by hand."""
+"""Policies without torch, whose numbers can be computed by hand."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flowrl.nodes.policy import LearnResult, Policy
 
 
 class Toy(Policy):
-    """Its weight counts train iterations; it acts that weight mod 3, and `logp` counts its acts."""
+    """Its weight counts train iterations, its action is the weight mod 3, and `logp` counts its calls."""
 
     class Config(BaseConfig):
         gamma: float = param(0.5, "discount")
         nstep: int = param(1, "n")
-        priorities: bool = param(False, "whether it gives any")
+        priorities: bool = param(False, "whether learning returns priorities")
 
     def collect_columns(self) -> Schema:
         return {"action": self.action, "logp": Column("float32")}
@@ -48,8 +48,8 @@ class ToyLearn:
     def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         self.weight += 1
         self.commands.append(dict(command))
-        given = batch["reward"] if self.policy.config.priorities else None
-        return LearnResult({"loss": np.float32(self.weight)}, given)
+        priorities = batch["reward"] if self.policy.config.priorities else None
+        return LearnResult({"loss": np.float32(self.weight)}, priorities)
 
     def weights(self) -> dict[str, Array]:
         return {"w": np.array([self.weight], np.float32)}
@@ -71,5 +71,5 @@ class ToyAct:
 
 
 def weights(value: int) -> State:
-    """Weights as the toy learner gives them."""
+    """A version of the toy policy's weights."""
     return State({"w": np.array([value], np.float32)})

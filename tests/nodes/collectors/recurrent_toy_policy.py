@@ -1,4 +1,4 @@
-"""A policy that remembers, in numpy, whose every number can be worked out by hand."""
+"""A recurrent policy without torch, whose numbers can be computed by hand."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from flowrl.nodes.policy import Policy
 
 
 class StepCountingPolicy(Policy):
-    """It remembers how many steps it has taken in the episode; `logp` says how many it remembers."""
+    """Its memory counts the steps of the episode, and `logp` is that count."""
 
     class Config(BaseConfig):
         gamma: float = param(0.5, "discount")
         nstep: int = param(1, "n")
         unroll_steps: int | None = param(4, "steps of an unroll")
-        burn_in_steps: int = param(0, "steps of it that the one before had, too")
+        burn_in_steps: int = param(0, "steps that it shares with the previous unroll")
 
     def collect_columns(self) -> Schema:
         return {"action": self.action, "logp": Column("float32")}

@@ -1,4 +1,4 @@
-"""Collectors and evaluators of agents that share a policy: every row is one agent's, none is void."""
+"""Collectors and evaluators of envs whose agents share a policy: every row is a step of one agent."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from tests.nodes.envs.agent_envs import AGENTS, SCRIPT
 from tests.nodes.envs.agent_managers import make_manager, scripted_agents
 from tests.nodes.toy_policies import Toy, ToyAct, weights
 
-Row = tuple[
-    float, float, float, bool
-]  # what it saw, its reward, what it saw then, whether it ended
+# The observation, the reward, the next observation, and whether the episode ended.
+Row = tuple[float, float, float, bool]
 
 
-def expected(k: int, games: int) -> list[Row]:
-    """An agent's steps in so many games, as they are written."""
+def scripted_rows(k: int, games: int) -> list[Row]:
+    """The rows of an agent in a number of games, according to the script."""
     rows: list[Row] = []
     for t, playing in enumerate(SCRIPT):
         after = SCRIPT[t + 1] if t + 1 < len(SCRIPT) else ""
@@ -41,43 +40,49 @@ def expected(k: int, games: int) -> list[Row]:
     return rows * games
 
 
-def by_agent(batches: list[Any], steps_of: int = 6) -> list[list[Row]]:
-    """The rows of all tokens, agent by agent."""
-    found: list[list[Row]] = [[] for _ in range(steps_of)]
+def rows_by_agent(batches: list[Any], agents: int = 6) -> list[list[Row]]:
+    """The rows of all tokens, by agent."""
+    found: list[list[Row]] = [[] for _ in range(agents)]
     for b in batches:
         ended = b["terminated"] | b["truncated"]
         for row in range(len(b)):
-            seen, then = b["obs"][row, 1], b["next_obs"][row, 1]
-            found[b["origin/env"][row]].append((seen, b["reward"][row], then, ended[row]))
+            obs, next_obs = b["obs"][row, 1], b["next_obs"][row, 1]
+            found[b["origin/env"][row]].append((obs, b["reward"][row], next_obs, ended[row]))
     return found
 
 
-def collector(made: Any = SampleCollector, kind: str = "serial", **params: Any) -> Any:
+def collector(collector_class: Any = SampleCollector, kind: str = "serial", **params: Any) -> Any:
     envs = params.pop("envs", None) or make_manager(scripted_agents(space="choice"), kind)
     spec = envs[0].spec() if isinstance(envs, list) else envs.spec()
-    policy = params.pop("policy", Toy)(obs=spec.obs, action=spec.action, **params.pop("learns", {}))
-    return made(envs=envs, policy=policy, origin=True, **params)
+    policy = params.pop("policy", Toy)(
+        obs=spec.obs, action=spec.action, **params.pop("policy_params", {})
+    )
+    return collector_class(envs=envs, policy=policy, origin=True, **params)
 
 
 @pytest.mark.parametrize("stepping", ["together", "halves", "independent", "ready"])
 @pytest.mark.parametrize("n_sample", [5, 12, 40])
-def test_rows_are_those_that_were_played_each_once_and_as_many_as_asked(
+def test_tokens_have_the_requested_number_of_rows_and_each_step_once(
     stepping: str, n_sample: int
 ) -> None:
     node = collector(n_sample=n_sample, stepping=stepping)
     tokens = [node.fire(weights(0)) for _ in range(200 // n_sample)]
     assert [len(token) for token in tokens] == [n_sample] * len(tokens)
-    for lane, rows in enumerate(by_agent(tokens)):
+    for agent_id, rows in enumerate(rows_by_agent(tokens)):
         assert len(rows) > 10
-        assert rows == expected(lane % 3, 20)[: len(rows)]
+        assert rows == scripted_rows(agent_id % 3, 20)[: len(rows)]
     assert node.ctx.take_count().env_steps == n_sample * len(tokens)
 
 
 @pytest.mark.parametrize("least", [1, 5])
-def test_at_their_independent_rows_are_those_of_all_together(least: int) -> None:
-    plain = collector(n_sample=36, policy=StepCountingPolicy, learns={"unroll_steps": None})
+def test_the_rows_of_independent_equal_those_of_together(least: int) -> None:
+    plain = collector(n_sample=36, policy=StepCountingPolicy, policy_params={"unroll_steps": None})
     envs = make_manager(scripted_agents(space="choice"), "thread")
-    params: Any = {"policy": StepCountingPolicy, "learns": {"unroll_steps": None}, "least": least}
+    params: Any = {
+        "policy": StepCountingPolicy,
+        "policy_params": {"unroll_steps": None},
+        "least": least,
+    }
     paced = collector(n_sample=36, stepping="independent", envs=envs, **params)
     try:
         for _ in range(5):
@@ -89,7 +94,7 @@ def test_at_their_independent_rows_are_those_of_all_together(least: int) -> None
 
 
 @pytest.mark.parametrize("kind", ["serial", "sync", "sync, pre-reset", "thread"])
-def test_of_games_that_fail_nothing_is_given_but_steps_that_follow_each_other(kind: str) -> None:
+def test_rows_of_failing_games_are_consecutive_steps(kind: str) -> None:
     retries = {"max_retry": 1000, "retry_waiting_time_s": 0.0}
     envs = make_manager(scripted_agents(space="choice", fails=0.1), kind, count=4, **retries)
     try:
@@ -99,9 +104,9 @@ def test_of_games_that_fail_nothing_is_given_but_steps_that_follow_each_other(ki
         envs.close()
     assert [len(token) for token in tokens] == [120] * 10
     for token in tokens:
-        of_one = zip(by_agent([token], 12), in_pieces(token, 12), strict=True)
-        for lane, (rows, pieces) in enumerate(of_one):
-            played = expected(lane % 3, 1)
+        of_one = zip(rows_by_agent([token], 12), episode_spans(token, 12), strict=True)
+        for agent_id, (rows, pieces) in enumerate(of_one):
+            played = scripted_rows(agent_id % 3, 1)
             for first, end in pieces:
                 at = played.index(rows[first])
                 assert rows[first:end] == played[at : at + end - first]
@@ -109,8 +114,8 @@ def test_of_games_that_fail_nothing_is_given_but_steps_that_follow_each_other(ki
     assert any(record.values.get("dropped_steps") for record in node.ctx.records)
 
 
-def in_pieces(token: Any, agents: int) -> list[list[tuple[int, int]]]:
-    """Where each agent's rows go from one `last` to the next."""
+def episode_spans(token: Any, agents: int) -> list[list[tuple[int, int]]]:
+    """The spans of each agent's rows from one `last` to the next."""
     lasts = [token["last"][token["origin/env"] == agent] for agent in range(agents)]
     ends = [(np.flatnonzero(last) + 1).tolist() for last in lasts]
     return [list(zip([0, *of[:-1]], of, strict=True)) for of in ends]
@@ -119,26 +124,26 @@ def in_pieces(token: Any, agents: int) -> list[list[tuple[int, int]]]:
 def test_steps_without_an_agent_are_not_counted_as_dropped() -> None:
     node = collector(n_sample=100, log_every_steps=1)
     node.fire(weights(0))
-    told = node.ctx.records[-1].values
-    assert told["length_mean"] == pytest.approx(np.mean([2, 2, 4, 3]), abs=0.3)
-    assert "dropped_steps" not in told
+    metrics = node.ctx.records[-1].values
+    assert metrics["length_mean"] == pytest.approx(np.mean([2, 2, 4, 3]), abs=0.3)
+    assert "dropped_steps" not in metrics
 
 
-def test_n_step_windows_end_where_the_agents_episode_does() -> None:
-    node = collector(n_sample=30, learns={"nstep": 3, "gamma": 0.5})
+def test_nstep_windows_end_with_the_episode_of_the_agent() -> None:
+    node = collector(n_sample=30, policy_params={"nstep": 3, "gamma": 0.5})
     tokens = [node.fire(weights(0)) for _ in range(6)]
-    for lane, rows in enumerate(by_agent(tokens)):
-        steps = expected(lane % 3, 20)
-        for at, (seen, reward, then, ended) in enumerate(rows):
+    for agent_id, rows in enumerate(rows_by_agent(tokens)):
+        steps = scripted_rows(agent_id % 3, 20)
+        for at, (obs, reward, next_obs, ended) in enumerate(rows):
             window = steps[at : at + 3]
             end = next((k for k, step in enumerate(window) if step[3]), 2)
-            assert seen == window[0][0]
+            assert obs == window[0][0]
             assert reward == sum(0.5**k * window[k][1] for k in range(end + 1))
-            assert (then, ended) == window[end][2:]
+            assert (next_obs, ended) == window[end][2:]
 
 
-def test_rows_of_an_episode_are_numbered_without_gaps() -> None:
-    """So buffers find what follows a row in a later token."""
+def test_origin_steps_of_an_episode_have_no_gaps() -> None:
+    """Buffers rely on this to find a row's successor in a later token."""
     node = collector(n_sample=25)
     tokens = [node.fire(weights(0)) for _ in range(8)]
     for agent in range(6):
@@ -148,12 +153,13 @@ def test_rows_of_an_episode_are_numbered_without_gaps() -> None:
             for name in ("origin/step", "terminated")
         )
         assert (np.diff(steps)[~ended[:-1]] == 1).all()
-        assert (np.diff(steps)[ended[:-1]] > 1).any()  # while it was away, the game went on
+        # the game continues while an agent is absent
+        assert (np.diff(steps)[ended[:-1]] > 1).any()
 
 
-def test_who_comes_back_remembers_nothing() -> None:
-    """The policy remembers how many steps it took in the episode."""
-    node = collector(n_sample=60, policy=StepCountingPolicy, learns={"unroll_steps": None})
+def test_an_agent_that_returns_starts_with_empty_memory() -> None:
+    """The policy's memory counts the steps of the episode."""
+    node = collector(n_sample=60, policy=StepCountingPolicy, policy_params={"unroll_steps": None})
     tokens = [node.fire(weights(0)) for _ in range(3)]
     for token in tokens:
         for row in range(1, len(token)):
@@ -164,33 +170,33 @@ def test_who_comes_back_remembers_nothing() -> None:
             assert token["memory"][row, 0] == (0 if over else before + 1)
 
 
-def test_another_collector_goes_on_from_there() -> None:
-    one = collector(n_sample=17, learns={"nstep": 2})
+def test_a_restored_collector_continues_with_the_same_rows() -> None:
+    one = collector(n_sample=17, policy_params={"nstep": 2})
     for _ in range(4):
         one.fire(weights(0))
     envs = make_manager(scripted_agents(space="choice"))
     envs.load_state_dict(one.envs.envs.state_dict())
-    other = collector(n_sample=17, learns={"nstep": 2}, envs=envs)
+    other = collector(n_sample=17, policy_params={"nstep": 2}, envs=envs)
     other.load_state_dict(one.state_dict())
     for _ in range(4):
         a, b = one.fire(weights(0)), other.fire(weights(0))
-        for name in set(a) - {"logp"}:  # the toy counts its acts
+        for name in set(a) - {"logp"}:  # the toy counts its calls
             np.testing.assert_array_equal(a[name], b[name])
 
 
-def test_several_managers_are_as_one() -> None:
+def test_several_managers_act_as_one() -> None:
     env = scripted_agents(space="choice")
     node = collector(n_sample=50, envs=[make_manager(env), make_manager(env, "thread")])
     tokens = [node.fire(weights(0)) for _ in range(5)]
-    for lane, rows in enumerate(by_agent(tokens, 12)):
-        assert rows == expected(lane % 3, 20)[: len(rows)]
+    for agent_id, rows in enumerate(rows_by_agent(tokens, 12)):
+        assert rows == scripted_rows(agent_id % 3, 20)[: len(rows)]
     joint = make_manager(PettingZoo(id="tests.nodes.envs.agent_envs:ScriptedAgents"))
     with pytest.raises(UnsoundError, match="env managers have 3 and 1 agents in each env"):
         join_specs([make_manager(env).spec(), joint.spec()])
     node.envs._managers[1].envs.close()
 
 
-def test_halves_are_of_whole_envs() -> None:
+def test_halves_contain_whole_envs() -> None:
     with pytest.raises(UnsoundError, match="one env cannot be split into halves"):
         collector(
             n_sample=6,
@@ -200,27 +206,27 @@ def test_halves_are_of_whole_envs() -> None:
 
 
 @pytest.mark.parametrize("stepping", ["together", "ready"])
-def test_episodes_are_whole_from_their_beginning_and_as_many_as_asked(stepping: str) -> None:
+def test_tokens_have_the_requested_number_of_complete_episodes(stepping: str) -> None:
     node = collector(EpisodeCollector, n_episode=5, stepping=stepping)
     for _ in range(4):
         episodes = node.collect()
         assert len(episodes) == 5
         for episode in episodes:
             k = int(episode["obs"][0, 1]) % 10
-            rows = by_agent([episode], 6)[episode["origin/env"][0]]
-            assert rows in (expected(k, 1), expected(k, 1)[:2], expected(k, 1)[2:])
+            rows = rows_by_agent([episode], 6)[episode["origin/env"][0]]
+            assert rows in (scripted_rows(k, 1), scripted_rows(k, 1)[:2], scripted_rows(k, 1)[2:])
             assert [row[3] for row in rows] == [False] * (len(rows) - 1) + [True]
     assert node.ctx.take_count().episodes == 20
 
 
-def test_an_agent_that_never_comes_is_told_and_not_waited_for() -> None:
+def test_an_agent_that_never_acts_is_an_error() -> None:
     env = scripted_agents(space="choice", game=["ab", "ab"])
     node = collector(EpisodeCollector, n_episode=3, envs=make_manager(env, count=1), most_steps=50)
     with pytest.raises(ValueError, match=r"env 2: .* after 50 steps"):
         node.collect()
 
 
-def test_an_evaluation_plays_each_agents_share_and_averages_over_them() -> None:
+def test_an_evaluation_plays_the_quota_of_each_agent() -> None:
     envs = make_manager(scripted_agents(space="choice"), count=2)
     played = play_episodes(envs, ToyAct(), 8)
     totals = [(episode.env_id, episode.total, episode.length) for episode in played]
@@ -230,16 +236,16 @@ def test_an_evaluation_plays_each_agents_share_and_averages_over_them() -> None:
     )
 
 
-def test_an_evaluator_makes_no_more_envs_than_its_episodes_need() -> None:
+def test_an_evaluator_makes_only_the_envs_that_its_episodes_need() -> None:
     policy = PartSpec("toy", Toy, Toy.Config())
     node = Evaluator(env=scripted_agents(space="choice"), policy=policy, episodes=4, seed=1)
-    assert node._envs.spec().count == 6  # of two games
+    assert node._envs.spec().count == 6  # two games
     found = node.eval(weights(0))
     assert found.returns == [1.0, 406.0, 612.0, 1.0]
     assert node.eval(weights(0)).returns == found.returns
 
 
-def test_an_evaluators_steps_are_rows_of_those_episodes() -> None:
+def test_an_evaluator_outputs_the_rows_of_its_episodes() -> None:
     policy = PartSpec("toy", Toy, Toy.Config())
     config = Evaluator.Config(env=scripted_agents(space="choice"), policy=policy, episodes=4)
     node = Evaluator(
@@ -258,14 +264,14 @@ def crowd(**kwargs: Any) -> PettingZoo:
     )
 
 
-@pytest.mark.parametrize("learns", ["ppo", "dqn"])
-def test_one_policy_learns_to_act_for_each_by_what_it_sees(learns: str) -> None:
-    """Each agent sees its number, and is right to do that; some leave early."""
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_a_shared_policy_learns_to_act_on_each_agents_observation(algorithm: str) -> None:
+    """Each agent observes its number, which is also its best action; some leave early."""
     envs = make_manager(crowd(masks=True, stays=[5, 2, 4]), count=4)
     spec = envs.spec()
     params: Any = {"gamma": 0.0, "lr": 0.01}
-    params |= {"epsilon_decay_steps": 2000} if learns == "dqn" else {}
-    policy = {"ppo": Ppo, "dqn": Dqn}[learns](obs=spec.obs, action=spec.action, **params)
+    params |= {"epsilon_decay_steps": 2000} if algorithm == "dqn" else {}
+    policy = {"ppo": Ppo, "dqn": Dqn}[algorithm](obs=spec.obs, action=spec.action, **params)
     node = SampleCollector(envs=envs, policy=policy, n_sample=128, seed=1)
     learner = Learner(policy=policy, seed=1)
     for _ in range(40):
@@ -294,7 +300,7 @@ limits: {steps: 20000}
 """
 
 
-def test_a_graph_ends_with_the_same_bits_wherever_its_agents_are(tmp_path: Path) -> None:
+def test_a_graph_has_the_same_digest_in_every_placement(tmp_path: Path) -> None:
     path = tmp_path / "crowd.yaml"
     path.write_text(GRAPH)
     found = {}

@@ -1,4 +1,4 @@
-"""Memory, windows of rewards and unrolls, all at once: rows are right however envs are stepped and fail."""
+"""Rows are right with memory, n-step windows and unrolls, in every stepping, even if envs fail."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ GAMMA = 0.5
 MEMORY: Schema = {"memory": Column("float32", (1,))}
 
 
-class Failing(CountingEnv):
-    """Observes [seed, t]; now and then a step raises."""
+class FailingEnv(CountingEnv):
+    """Observes [seed, t]; some steps raise."""
 
     def step(self, action: Any) -> Any:
         if (self.seed + 3 * self.t) % 11 == 0:
@@ -29,8 +29,8 @@ class Failing(CountingEnv):
         return super().step(action)
 
 
-class Remembers:
-    """Remembers how many steps it has acted since the episode began: what `t` is."""
+class StepCountingMode:
+    """Its memory counts its steps in the episode, so it equals `t`."""
 
     memory = MEMORY
 
@@ -53,10 +53,10 @@ def collector(
             return MEMORY
 
         def collect_mode(self, seed: int) -> Any:
-            return Remembers()
+            return StepCountingMode()
 
     Learns.nstep = nstep  # type: ignore[method-assign, assignment]
-    env = Gymnasium(id=f"{__name__}:Failing")
+    env = Gymnasium(id=f"{__name__}:FailingEnv")
     envs = kind(env=env, count=count, seed=n, max_retry=99, retry_waiting_time_s=0.0)
     spec = envs.spec()
     return SampleCollector(
@@ -64,8 +64,8 @@ def collector(
     )
 
 
-def demand(batch: Batch, unrolls: bool, nstep: int) -> None:
-    """Every column follows from the observations and the ends of episodes."""
+def check_rows(batch: Batch, unrolls: bool, nstep: int) -> None:
+    """Check every column against the observations and the ends of episodes."""
     rows = {name: batch[name] if unrolls else batch[name][:, None] for name in batch}
     seed_t, t = rows["obs"][..., 0], rows["obs"][..., 1]
     first = rows["obs"][:, 0, 1]
@@ -83,7 +83,7 @@ def demand(batch: Batch, unrolls: bool, nstep: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_every_row_is_right_whatever_fails(data: st.DataObject) -> None:
+def test_every_row_is_right_despite_failures(data: st.DataObject) -> None:
     unroll = data.draw(st.sampled_from([None, 1, 2, 3, 5]))
     burn_in = data.draw(st.integers(0, unroll - 1)) if unroll else 0
     nstep, count = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.integers(2, 5))
@@ -96,7 +96,7 @@ def test_every_row_is_right_whatever_fails(data: st.DataObject) -> None:
         for firing in range(5):
             batch = node.collect()
             assert len(batch) == pieces
-            demand(batch, unroll is not None, nstep)
+            check_rows(batch, unroll is not None, nstep)
             if firing == 2:
                 node.reset_env()
     finally:

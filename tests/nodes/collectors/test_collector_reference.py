@@ -1,4 +1,4 @@
-"""The collector against an implementation that goes row by row, over envs, windows and tokens."""
+"""The sample collector against an implementation that computes row by row, over envs, windows and tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GAMMA = 0.5  # its powers are exact
 
 
 class Step(NamedTuple):
-    """One step of one env, as the env's rules say it is."""
+    """One step of an env, according to its rules."""
 
     obs: list[float]
     next_obs: list[float]
@@ -38,8 +38,8 @@ def collector(count: int, n_sample: int, nstep: int, seed: int, **env: Any) -> S
     return SampleCollector(envs=envs, policy=policy, n_sample=n_sample, seed=seed)
 
 
-def life(seeds: list[int], length: int | None, ends: str) -> list[Step]:
-    """All steps that an env takes in the episodes of these seeds."""
+def all_steps(seeds: list[int], length: int | None, ends: str) -> list[Step]:
+    """All steps of an env in the episodes with these seeds."""
     steps: list[Step] = []
     for seed in seeds:
         name, lasts = float(seed % 1_000_000), length or 1 + seed % 5
@@ -52,8 +52,8 @@ def life(seeds: list[int], length: int | None, ends: str) -> list[Step]:
     return steps
 
 
-def row_of(steps: list[Step], k: int, nstep: int) -> dict[str, Any]:
-    """The row that begins at step k: rewards are summed until the window or the episode ends."""
+def make_row(steps: list[Step], k: int, nstep: int) -> dict[str, Any]:
+    """The row of step k, which sums rewards until the window or the episode ends."""
     reward, discount, end = 0.0, 1.0, k
     for j in range(k, k + nstep):
         reward += discount * steps[j].reward
@@ -74,21 +74,23 @@ def row_of(steps: list[Step], k: int, nstep: int) -> dict[str, Any]:
     }
 
 
-def tokens_of(lives: list[list[Step]], amounts: list[int], nstep: int) -> list[list[dict]]:
-    """Rows are dealt out over envs, a step at a time; a token sorts its own by env."""
-    dealt = ((t, env) for t in range(10**9) for env in range(len(lives)))
+def make_tokens(
+    steps_by_env: list[list[Step]], token_sizes: list[int], nstep: int
+) -> list[list[dict]]:
+    """The rows of all tokens: envs take turns, step by step; the rows of a token are sorted by env."""
+    order = ((t, env) for t in range(10**9) for env in range(len(steps_by_env)))
     tokens = []
-    for n in amounts:
-        mine = sorted((env, t) for t, env in islice(dealt, n))
-        rows = [row_of(lives[env], t, nstep) for env, t in mine]
-        for k, (env, _) in enumerate(mine):
-            if k + 1 == n or mine[k + 1][0] != env:
+    for n in token_sizes:
+        chosen = sorted((env, t) for t, env in islice(order, n))
+        rows = [make_row(steps_by_env[env], t, nstep) for env, t in chosen]
+        for k, (env, _) in enumerate(chosen):
+            if k + 1 == n or chosen[k + 1][0] != env:
                 rows[k]["last"] = True
         tokens.append(rows)
     return tokens
 
 
-def same(batch: Batch, rows: list[dict[str, Any]]) -> None:
+def assert_rows_equal(batch: Batch, rows: list[dict[str, Any]]) -> None:
     assert len(batch) == len(rows)
     for name in rows[0]:
         np.testing.assert_array_equal(batch[name], [row[name] for row in rows], err_msg=name)
@@ -97,25 +99,25 @@ def same(batch: Batch, rows: list[dict[str, Any]]) -> None:
 @settings(max_examples=80, deadline=None)
 @given(
     count=st.integers(1, 5),
-    amounts=st.lists(st.integers(1, 14), min_size=1, max_size=6),
+    token_sizes=st.lists(st.integers(1, 14), min_size=1, max_size=6),
     nstep=st.integers(1, 5),
     length=st.none() | st.integers(1, 6),
     ends=st.sampled_from(["by seed", "final", "cut"]),
     seed=st.integers(0, 2**62),
 )
-def test_rows_are_those_of_the_slow_implementation(
-    count: int, amounts: list[int], nstep: int, length: int | None, ends: str, seed: int
+def test_rows_equal_those_of_the_slow_implementation(
+    count: int, token_sizes: list[int], nstep: int, length: int | None, ends: str, seed: int
 ) -> None:
     node = collector(count, 1, nstep, seed, length=length, ends=ends)
-    tokens = [node.collect(n) for n in amounts]
-    lives = [life(env.seeds, length, ends) for env in node.envs.local_envs.envs]
-    for token, rows in zip(tokens, tokens_of(lives, amounts, nstep), strict=True):
-        same(token, rows)
+    tokens = [node.collect(n) for n in token_sizes]
+    steps_by_env = [all_steps(env.seeds, length, ends) for env in node.envs.local_envs.envs]
+    for token, rows in zip(tokens, make_tokens(steps_by_env, token_sizes, nstep), strict=True):
+        assert_rows_equal(token, rows)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 11), st.integers(1, 4), st.integers(0, 2**62))
-def test_every_firing_counts_its_rows_also_where_envs_do_not_divide_them(
+def test_every_firing_counts_its_rows_even_if_envs_do_not_divide_them(
     count: int, n_sample: int, nstep: int, seed: int
 ) -> None:
     node = collector(count, n_sample, nstep, seed)
@@ -125,12 +127,12 @@ def test_every_firing_counts_its_rows_also_where_envs_do_not_divide_them(
     stepped = sum(
         env.t + sum(1 + s % 5 for s in env.seeds[:-1]) for env in node.envs.local_envs.envs
     )
-    assert 4 * n_sample <= stepped < 4 * n_sample + count * nstep  # no step more than it must
+    assert 4 * n_sample <= stepped < 4 * n_sample + count * nstep  # no more steps than necessary
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 9), st.integers(0, 2**62))
-def test_finished_episodes_are_counted_when_they_are_seen(count: int, n: int, seed: int) -> None:
+def test_episodes_are_counted_when_they_end(count: int, n: int, seed: int) -> None:
     node = collector(count, n, 1, seed)
     counted = 0
     for _ in range(5):
@@ -140,10 +142,10 @@ def test_finished_episodes_are_counted_when_they_are_seen(count: int, n: int, se
 
 
 @pytest.mark.parametrize("nstep", [1, 3])
-def test_other_weights_show_in_the_rows_that_were_acted_with_them(nstep: int) -> None:
-    """A window that reaches into the next firing's steps keeps the action that began it."""
+def test_each_row_has_the_action_of_the_weights_that_acted(nstep: int) -> None:
+    """The steps that only complete a firing's windows are rows of the next firing."""
     node = collector(1, 4, nstep, seed=3, length=50)
     first, second = node.fire(weights(1)), node.fire(weights(2))
     assert first["action"].tolist() == [1] * 4
-    already = nstep - 1  # steps that the first firing took for its windows
+    already = nstep - 1  # steps of the first firing that only complete its windows
     assert second["action"].tolist() == [1] * already + [2] * (4 - already)

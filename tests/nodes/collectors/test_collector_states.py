@@ -1,4 +1,4 @@
-"""What a collector saves is whole: another one that loads it goes on with the same rows."""
+"""A collector that loads a saved state continues with the same rows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.nodes.toy_policies import Toy, weights
 LENGTHS = [[3, 5], [2], [7, 1]]
 
 
-def samples(envs: Any, policy: type[Policy] = Toy, **params: Any) -> Any:
+def sample_collector(envs: Any, policy: type[Policy] = Toy, **params: Any) -> Any:
     spec = envs.spec()
     made = policy(obs=spec.obs, action=spec.action, nstep=2)
     return SampleCollector(envs=envs, policy=made, n_sample=8, **params)
 
 
-def episodes(envs: Any) -> Any:
+def episode_collector(envs: Any) -> Any:
     spec = envs.spec()
     return EpisodeCollector(envs=envs, policy=Toy(obs=spec.obs, action=spec.action), n_episode=4)
 
@@ -38,51 +38,51 @@ def episodes(envs: Any) -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        samples,
-        episodes,
-        lambda envs: samples(envs, StepCountingPolicy),
-        lambda envs: samples(envs, StepCountingPolicy, stepping="halves"),
+        sample_collector,
+        episode_collector,
+        lambda envs: sample_collector(envs, StepCountingPolicy),
+        lambda envs: sample_collector(envs, StepCountingPolicy, stepping="halves"),
     ],
 )
-def test_another_collector_goes_on_from_there(make: Callable[[Any], Any]) -> None:
+def test_a_restored_collector_continues_with_the_same_rows(make: Callable[[Any], Any]) -> None:
     envs = ScriptedEnvs(LENGTHS)
     node = make(envs)
     for _ in range(3):
         node.fire(weights(1))
-    state, envs_then = copy.deepcopy(node.state_dict()), copy.deepcopy(envs)
+    state, saved_envs = copy.deepcopy(node.state_dict()), copy.deepcopy(envs)
     expected = [node.fire(weights(2)) for _ in range(3)]
-    other = make(envs_then)
+    other = make(saved_envs)
     other.load_state_dict(state)
     found = [other.fire(weights(2)) for _ in range(3)]
     for a, b in zip(expected, found, strict=True):
         assert set(a) == set(b)
-        for name in set(a) - ({"logp"} if "memory" not in a else set()):  # the toy counts its acts
+        for name in set(a) - ({"logp"} if "memory" not in a else set()):  # the toy counts its calls
             assert np.array_equal(a[name], b[name]), name
     assert other.envstep == node.envstep
 
 
-def test_what_is_under_way_is_waited_for_and_saved() -> None:
+def test_pending_steps_are_received_and_saved() -> None:
     envs = ScriptedEnvs(LENGTHS)
-    node = samples(envs, stepping="ready")
+    node = sample_collector(envs, stepping="ready")
     node.fire(weights(0))
     assert envs.sent
     state = node.state_dict()
     assert not envs.sent
-    waits = int(node._pending_steps.counts.sum())
-    other = samples(copy.deepcopy(envs), stepping="ready")
+    pending_count = int(node._pending_steps.counts.sum())
+    other = sample_collector(copy.deepcopy(envs), stepping="ready")
     other.load_state_dict(state)
-    assert int(other._pending_steps.counts.sum()) == waits
-    given = [tuple(s) for _ in range(4) for s in other.fire(weights(0))["obs"].tolist()]
-    assert len(set(given)) == len(given)
+    assert int(other._pending_steps.counts.sum()) == pending_count
+    steps = [tuple(s) for _ in range(4) for s in other.fire(weights(0))["obs"].tolist()]
+    assert len(set(steps)) == len(steps)
 
 
 @pytest.mark.parametrize("policy", [Random, Dqn, Ppo])
-def test_a_mode_that_draws_goes_on_drawing(policy: type[Policy]) -> None:
-    described = policy(obs=OBS, action=DISCRETE)
-    modes = [described.collect_mode(seed) for seed in (1, 2)]
+def test_a_restored_mode_continues_its_random_draws(policy: type[Policy]) -> None:
+    instance = policy(obs=OBS, action=DISCRETE)
+    modes = [instance.collect_mode(seed) for seed in (1, 2)]
     if policy is not Random:
         for mode in modes:
-            mode.load(State(described.learn_mode(0).weights(), {"epsilon": 0.5, "lr": 1e-3}))
+            mode.load(State(instance.learn_mode(0).weights(), {"epsilon": 0.5, "lr": 1e-3}))
     obs = np.zeros((50, *OBS.shape), np.float32)
     modes[0].forward(obs)
     modes[1].load_state_dict(modes[0].state_dict())

@@ -1,4 +1,4 @@
-"""The collector of episodes: which count, their rows, and what waits."""
+"""The episode collector: quotas, rows, failures, and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def episodes_of(batch: Batch) -> list[Batch]:
     ]
 
 
-def test_a_token_is_as_described() -> None:
+def test_a_token_has_the_described_columns() -> None:
     envs = ScriptedEnvs([[3], [5]])
     node = collector(envs, 4)
     known = Surroundings({}, {"envs": envs.spec()}, frozenset({"data"}))
@@ -48,7 +48,7 @@ def test_a_token_is_as_described() -> None:
     assert node.ctx.take_count() == (16, 4, 0)
 
 
-def test_rows_of_an_episode_are_counted_from_its_begin_and_end_with_its_end() -> None:
+def test_offsets_count_the_rows_of_an_episode_and_last_marks_its_end() -> None:
     batch = collector(ScriptedEnvs([[3], [2]]), 3).fire(weights(0))
     assert batch["offset"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
     assert batch["obs"][:, 2].tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
@@ -60,7 +60,7 @@ def test_rows_of_an_episode_are_counted_from_its_begin_and_end_with_its_end() ->
 @given(
     LENGTHS, st.integers(1, 9), st.integers(1, 3), st.sampled_from(["together", "ready"]), st.data()
 )
-def test_every_env_plays_its_share_of_whole_episodes_in_turn(
+def test_every_env_plays_its_quota_of_complete_episodes(
     lengths: list[list[int]], n: int, nstep: int, stepping: str, data: st.DataObject
 ) -> None:
     pairs = st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, 4))
@@ -73,25 +73,25 @@ def test_every_env_plays_its_share_of_whole_episodes_in_turn(
         before, token = envs.steps, node.fire(weights(0))
         episodes = episodes_of(token)
         assert len(episodes) == n == node.ctx.take_count().episodes
-        of_env = [int(e["obs"][0, 0]) for e in episodes]
-        assert of_env == sorted(of_env)
-        share = np.bincount(of_env, minlength=len(lengths))
-        assert share.tolist() == episode_quotas(n, len(lengths), turn * n % len(lengths)).tolist()
-        played += share
+        envs_of_episodes = [int(e["obs"][0, 0]) for e in episodes]
+        assert envs_of_episodes == sorted(envs_of_episodes)
+        quota = np.bincount(envs_of_episodes, minlength=len(lengths))
+        assert quota.tolist() == episode_quotas(n, len(lengths), turn * n % len(lengths)).tolist()
+        played += quota
         assert played.max() - played.min() <= 1
         for e in episodes:
             env, number = int(e["obs"][0, 0]), int(e["obs"][0, 1])
-            lasts = lengths[env][number % len(lengths[env])]
-            assert e["obs"].tolist() == [[env, number, t] for t in range(lasts)]
-            assert e["offset"].tolist() == e["logp"].tolist() == [*range(lasts)]
-            ends = [min(t + nstep, lasts) for t in range(lasts)]
+            length = lengths[env][number % len(lengths[env])]
+            assert e["obs"].tolist() == [[env, number, t] for t in range(length)]
+            assert e["offset"].tolist() == e["logp"].tolist() == [*range(length)]
+            ends = [min(t + nstep, length) for t in range(length)]
             assert e["next_obs"][:, 2].tolist() == ends
-            assert e["terminated"].tolist() == [end == lasts for end in ends]
-            assert fails.get((env, number), lasts + 1) > lasts
+            assert e["terminated"].tolist() == [end == length for end in ends]
+            assert fails.get((env, number), length + 1) > length
             assert (env, number) not in seen
             seen.add((env, number))
         if not fails:
-            assert envs.steps - before == len(token)  # no step for another token
+            assert envs.steps - before == len(token)  # no step beyond the token
 
 
 def test_all_steps_of_a_token_are_acted_with_the_same_weights() -> None:
@@ -99,13 +99,13 @@ def test_all_steps_of_a_token_are_acted_with_the_same_weights() -> None:
     assert [set(node.fire(weights(w))["action"]) for w in (1, 2, 3)] == [{1}, {2}, {0}]
 
 
-def test_who_has_played_its_share_waits_for_the_others() -> None:
+def test_an_env_that_has_played_its_quota_waits_for_the_others() -> None:
     envs = ScriptedEnvs([[2], [5]])
     collector(envs, 2).fire(weights(0))
     assert envs.served == [2, 2, 1, 1, 1]
 
 
-def test_what_failed_is_played_again_and_counted() -> None:
+def test_failed_episodes_are_replaced_and_their_steps_counted_as_dropped() -> None:
     envs = ScriptedEnvs([[3], [3]], fails={(0, 0): 3, (1, 1): 1})
     node = collector(envs, 4, log_every_steps=1)
     batch = node.fire(weights(0))
@@ -118,20 +118,20 @@ def test_what_failed_is_played_again_and_counted() -> None:
     assert node.ctx.records[-1].values["dropped_steps"] == 4
 
 
-def test_by_hand_each_episode_is_a_table() -> None:
+def test_collect_returns_a_batch_for_each_episode() -> None:
     node = collector(ScriptedEnvs([[3], [2]]), 8)
     episodes = node.collect(n_episode=3)
     assert [len(e) for e in episodes] == [3, 3, 2]
     assert node.envstep == 8
 
 
-def test_an_episode_without_end_is_an_error() -> None:
+def test_an_endless_episode_is_an_error() -> None:
     node = collector(ScriptedEnvs([[3], [50]]), 4, most_steps=20)
     with pytest.raises(ValueError, match="env 1: an episode has not ended after 20 steps"):
         node.fire(weights(0))
 
 
-def test_a_policy_that_learns_from_unrolls_is_refused() -> None:
+def test_unsuitable_policies_and_parameters_are_refused() -> None:
     envs = ScriptedEnvs([[3]])
     spec = envs.spec()
     policy = StepCountingPolicy(obs=spec.obs, action=spec.action)

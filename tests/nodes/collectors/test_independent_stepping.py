@@ -1,4 +1,4 @@
-"""Envs that go on at their own pace: whoever is ready first, the rows are those of all together."""
+"""`stepping: independent` has the rows of `together`, no matter which env is ready first."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ POLICIES: dict[str, Callable[..., Policy]] = {
 LENGTHS = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), min_size=2, max_size=5)
 
 
-class Late(ScriptedEnvs):
-    """Env 0 is ready only when nobody else is under way."""
+class OneLateEnv(ScriptedEnvs):
+    """Env 0 becomes ready only when no other env is pending."""
 
     def recv(self, ids: Any = None, least: int = 1) -> Any:
         if ids is None:
@@ -72,7 +72,7 @@ def flat(state: Any, name: str = "") -> dict[str, Any]:
 
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 12), st.sampled_from(sorted(POLICIES)), st.integers(1, 3), st.data())
-def test_rows_reports_and_states_are_those_of_all_together(
+def test_rows_metrics_and_states_equal_those_of_together(
     lengths: list[list[int]], pieces: int, name: str, least: int, data: st.DataObject
 ) -> None:
     pairs = st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, 5))
@@ -97,8 +97,8 @@ def test_rows_reports_and_states_are_those_of_all_together(
         assert np.array_equal(a[key], b[key]), key
 
 
-def test_a_slow_env_holds_back_nobody_within_a_firing() -> None:
-    envs = Late([[9]] * 3)
+def test_a_slow_env_delays_no_other_env_within_a_firing() -> None:
+    envs = OneLateEnv([[9]] * 3)
     order: list[int] = []
     step = envs._step
     envs._step = lambda at: order.extend(at) or step(at)  # type: ignore[method-assign]
@@ -106,19 +106,19 @@ def test_a_slow_env_holds_back_nobody_within_a_firing() -> None:
     assert order == [1, 2] * 4 + [0] * 4
 
 
-def test_the_policy_waits_for_the_least_number_of_envs() -> None:
+def test_a_call_of_the_policy_waits_for_least_envs() -> None:
     envs = ScriptedEnvs([[9]] * 4)
     collector(envs, toy(envs), 16, "independent", least=4).fire(weights(0))
     assert envs.served == [4] * 4
 
 
-def test_all_that_a_firing_gives_its_weights_acted() -> None:
+def test_all_rows_of_a_firing_have_the_actions_of_its_weights() -> None:
     envs = ScriptedEnvs([[9]] * 4)
     node = collector(envs, toy(envs), 8, "independent")
     assert [set(node.fire(weights(w))["action"]) for w in (1, 2)] == [{1}, {2}]
 
 
-def test_the_policy_is_always_shown_all_envs() -> None:
+def test_the_policy_always_gets_the_observations_of_all_envs() -> None:
     envs, shown = ScriptedEnvs([[9]] * 4), []
     node = collector(envs, toy(envs), 20, "independent")
     forward = node._mode.forward
@@ -128,8 +128,8 @@ def test_the_policy_is_always_shown_all_envs() -> None:
     assert len(shown) > 5  # some went ahead
 
 
-class DrawsForSome:
-    """Draws only for observations of a new episode."""
+class DrawsForNewEpisodes:
+    """Draws random numbers only for the first observations of episodes."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
@@ -148,11 +148,11 @@ class DrawsForSome:
 
 
 def test_a_policy_whose_draws_depend_on_observations_is_refused() -> None:
-    envs = Late([[3], [5], [2]])
+    envs = OneLateEnv([[3], [5], [2]])
     node = collector(envs, toy(envs), 30, "independent")
-    node.reset_policy(DrawsForSome())
+    node.reset_policy(DrawsForNewEpisodes())
     with pytest.raises(
-        ValueError, match=r"state of DrawsForSome depends on observations.*`together`"
+        ValueError, match=r"state of DrawsForNewEpisodes depends on observations.*`together`"
     ):
         node.collect()
 
@@ -178,7 +178,7 @@ WHEREVER = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("graph", "ways"), [("cartpole_dqn", 7), ("cartpole_ppo", 3)])
-def test_graphs_end_with_the_digest_of_all_together_wherever_envs_are(
+def test_graphs_have_the_digest_of_together_in_every_placement(
     graph: str, ways: int, tmp_path: Path
 ) -> None:
     digests = set()
@@ -199,10 +199,10 @@ def test_graphs_end_with_the_digest_of_all_together_wherever_envs_are(
     [(Mlp(hidden=[33, 64]), (5,)), (Gru(size=12), (5,)), (Cnn(), (4, 42, 42))],
     ids=["mlp", "gru", "cnn"],
 )
-def test_what_a_model_says_of_a_row_depends_on_no_other_row(
+def test_the_output_of_a_model_for_a_row_does_not_depend_on_other_rows(
     model: Any, shape: tuple[int, ...], count: int
 ) -> None:
-    """All that makes the rows of `independent` those of `together`."""
+    """This is why `independent` can have the rows of `together`."""
     heads, rng = {"a": LinearHead(3)}, np.random.default_rng(count)
     column = Column("float32", shape)
     inference_model = model.inference_model(column, heads, ("a",))

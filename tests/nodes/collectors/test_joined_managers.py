@@ -1,4 +1,4 @@
-"""Several env managers behind one collector: as if all envs were one manager's."""
+"""A collector with several env managers acts as with one manager of all envs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.nodes.toy_policies import Toy, weights
 
 
 def slow(value: str) -> Any:
-    """Not for the quick tests."""
+    """A parameter for slow tests."""
     return pytest.param(value, marks=pytest.mark.slow)
 
 
@@ -34,18 +34,20 @@ LENGTHS = [[3, 5], [2], [7, 1], [4], [6, 2]]
 FAILS = {(0, 0): 2, (3, 1): 1, (4, 0): 5}
 
 
-def apart(cuts: list[int]) -> list[ScriptedEnvs]:
-    """The same envs, dealt to several managers."""
-    bounds = [0, *sorted(cuts), len(LENGTHS)]
+def split_envs(splits: list[int]) -> list[ScriptedEnvs]:
+    """The same envs, split among several managers."""
+    bounds = [0, *sorted(splits), len(LENGTHS)]
     return [
-        Shifted(first, LENGTHS[first:last], {(e - first, k): t for (e, k), t in FAILS.items()})
+        EnvsOfLargerManager(
+            first, LENGTHS[first:last], {(e - first, k): t for (e, k), t in FAILS.items()}
+        )
         for first, last in pairwise(bounds)
         if last > first
     ]
 
 
-class Shifted(ScriptedEnvs):
-    """Observes the env's number among all."""
+class EnvsOfLargerManager(ScriptedEnvs):
+    """Observes the env's index among the envs of all managers."""
 
     def __init__(self, first: int, *args: Any) -> None:
         super().__init__(*args)
@@ -63,33 +65,33 @@ def collector(envs: Any, cls: Any = SampleCollector, **params: Any) -> Any:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 4), max_size=3), st.sampled_from(["together", "halves"]))
-def test_rows_do_not_tell_how_many_managers_there_are(cuts: list[int], stepping: str) -> None:
+def test_rows_do_not_depend_on_the_number_of_managers(splits: list[int], stepping: str) -> None:
     one = collector(ScriptedEnvs(LENGTHS, FAILS), n_sample=13, stepping=stepping)
-    many = collector(apart(cuts), n_sample=13, stepping=stepping)
+    many = collector(split_envs(splits), n_sample=13, stepping=stepping)
     for _ in range(5):
         a, b = one.fire(weights(1)), many.fire(weights(1))
         assert one.ctx.take_count() == many.ctx.take_count()
         assert all(np.array_equal(a[name], b[name]) for name in a)
 
 
-def test_episodes_do_not_tell_either() -> None:
+def test_episodes_do_not_depend_on_the_number_of_managers() -> None:
     one = collector(ScriptedEnvs(LENGTHS, FAILS), EpisodeCollector, n_episode=7)
-    many = collector(apart([2, 3]), EpisodeCollector, n_episode=7)
+    many = collector(split_envs([2, 3]), EpisodeCollector, n_episode=7)
     for _ in range(3):
         a, b = one.fire(weights(1)), many.fire(weights(1))
         assert all(np.array_equal(a[name], b[name]) for name in set(a) - {"logp"})
 
 
-def test_as_ready_no_step_is_lost_and_no_manager_forgotten() -> None:
-    managers = apart([2, 3])
+def test_with_ready_no_step_is_lost_and_no_manager_is_left_out() -> None:
+    managers = split_envs([2, 3])
     node = collector(managers, n_sample=20, stepping="ready", least=2)
     given = [tuple(s) for _ in range(6) for s in node.fire(weights(0))["obs"].tolist()]
     assert len(set(given)) == len(given) == 120
     assert {s[0] for s in given} == set(range(5))
 
 
-def test_rows_are_received_in_the_order_that_was_asked_for() -> None:
-    whole = JoinedManagers(apart([2]))
+def test_steps_are_received_in_the_order_of_the_ids() -> None:
+    whole = JoinedManagers(split_envs([2]))
     whole.reset()
     ids = np.array([4, 0, 3, 1])
     whole.send(ids, np.zeros(4))
@@ -100,8 +102,8 @@ def test_rows_are_received_in_the_order_that_was_asked_for() -> None:
     assert [int(at[k]) for k in steps.failed] == [0]  # env 0 fails in its second step
 
 
-def test_all_managers_step_before_any_is_waited_for() -> None:
-    managers, log = apart([2, 3]), []
+def test_all_managers_step_before_the_first_wait() -> None:
+    managers, log = split_envs([2, 3]), []
     for number, manager in enumerate(managers):
         send, recv = manager.send, manager.recv
         manager.send = lambda *a, s=send, n=number: (log.append(("send", n)), s(*a))[1]
@@ -112,7 +114,7 @@ def test_all_managers_step_before_any_is_waited_for() -> None:
     assert [what for what, _ in log] == ["send"] * 3 + ["recv"] * 3
 
 
-def test_one_policy_does_not_act_in_unlike_envs() -> None:
+def test_managers_of_different_envs_are_refused() -> None:
     spec = EnvSpec(Column("float32", (3,)), Column("int64", n=3), 2)
     other = EnvSpec(Column("float32", (4,)), Column("int64", n=3), 2)
     assert join_specs([spec, spec]).count == 4
@@ -147,7 +149,7 @@ def test_a_graph_links_a_collector_to_several_managers(tmp_path: Path) -> None:
     assert resolved.run(train_iters=2, out=tmp_path / "again").digest == result.digest
 
 
-def test_a_link_of_one_service_takes_no_more(tmp_path: Path) -> None:
+def test_a_link_for_one_service_refuses_several(tmp_path: Path) -> None:
     (tmp_path / "alone.py").write_text(
         "from flowrl import In, Link, Node, StateIn, Out\n"
         "class Alone(Node):\n"
@@ -183,10 +185,10 @@ APART = {
 }
 
 
-def gated(tmp_path: Path, first: str = "waits", kind: str = "env_manager") -> Any:
-    """A graph in which the first env waits until one of the others has taken thirty steps."""
+def gated_graph(tmp_path: Path, first: str = "waits", kind: str = "env_manager") -> Any:
+    """A graph whose first env waits until another env has taken thirty steps."""
     os.mkfifo(tmp_path / "gate")
-    graph = tmp_path / "gated.yaml"
+    graph = tmp_path / "gated_graph.yaml"
     named = {"GATE": str(tmp_path / "gate"), "FIRST": first, "KIND": kind}
     text = GATED
     for word, value in named.items():
@@ -196,32 +198,32 @@ def gated(tmp_path: Path, first: str = "waits", kind: str = "env_manager") -> An
 
 
 @pytest.mark.parametrize("where", APART)
-def test_a_slow_manager_does_not_hold_up_one_that_is_ready(where: str, tmp_path: Path) -> None:
-    result = gated(tmp_path).run(placement=APART[where], steps=128, out=tmp_path / "run")
+def test_a_slow_manager_does_not_delay_a_ready_one(where: str, tmp_path: Path) -> None:
+    result = gated_graph(tmp_path).run(placement=APART[where], steps=128, out=tmp_path / "run")
     assert result.env_steps == 128
 
 
 @pytest.mark.parametrize("kind", ["thread_env_manager", slow("sync_subprocess_env_manager")])
 @pytest.mark.parametrize("other", ["env_manager", "thread_env_manager"])
 @pytest.mark.parametrize("where", ["serial", "collector=main,envs=main,more=thread:b"])
-def test_nor_does_one_with_slow_workers_here(
+def test_a_manager_with_slow_workers_does_not_delay_a_ready_one(
     kind: str, other: str, where: str, tmp_path: Path
 ) -> None:
-    graph = gated(tmp_path, kind=kind)
+    graph = gated_graph(tmp_path, kind=kind)
     result = graph.run(placement=where, steps=128, out=tmp_path / "run", set={"more.type": other})
     assert result.env_steps == 128
 
 
 @pytest.mark.slow
-def test_a_manager_that_dies_while_it_is_waited_for_ends_the_run(tmp_path: Path) -> None:
+def test_a_manager_that_dies_during_a_wait_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(FlowError, match="SIGKILL"):
-        gated(tmp_path, first="dies").run(
+        gated_graph(tmp_path, first="dies").run(
             placement=APART["processes"], steps=128, out=tmp_path / "run"
         )
 
 
-class Posted(ScriptedEnvs):
-    """As if on another site: a call is answered when it is told to be."""
+class RemoteEnvs(ScriptedEnvs):
+    """Envs as on another site; a test decides when a call is answered."""
 
     answers = False
 
@@ -232,8 +234,8 @@ class Posted(ScriptedEnvs):
         return self.call
 
 
-def test_steps_received_early_are_kept_for_a_call_by_id() -> None:
-    near, far = ScriptedEnvs([[9]]), Posted([[9], [9]])
+def test_steps_received_early_are_kept_for_a_receive_by_id() -> None:
+    near, far = ScriptedEnvs([[9]]), RemoteEnvs([[9], [9]])
     whole = JoinedManagers([near, far])
     whole.reset()
     whole.send(np.arange(3), np.zeros(3))
@@ -250,7 +252,7 @@ def test_steps_received_early_are_kept_for_a_call_by_id() -> None:
 
 
 def test_a_reset_receives_requested_steps_first() -> None:
-    near, far = ScriptedEnvs([[9]]), Posted([[9], [9]])
+    near, far = ScriptedEnvs([[9]]), RemoteEnvs([[9], [9]])
     whole = JoinedManagers([near, far])
     first = whole.reset()
     whole.send(np.arange(3), np.zeros(3))
@@ -260,19 +262,19 @@ def test_a_reset_receives_requested_steps_first() -> None:
 
 
 @pytest.mark.parametrize("stepping", ["together", "halves", "independent"])
-def test_managers_on_other_threads_give_the_same_bits(stepping: str, tmp_path: Path) -> None:
-    digests_alike(["serial", "threads"], stepping, tmp_path)
+def test_managers_on_other_threads_have_the_same_digest(stepping: str, tmp_path: Path) -> None:
+    assert_digests_equal(["serial", "threads"], stepping, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stepping", ["halves", "independent"])
-def test_managers_on_other_sites_give_the_same_bits(stepping: str, tmp_path: Path) -> None:
-    """One policy in one place, envs in two others: a central inference server."""
-    digests_alike(["serial", "apart"], stepping, tmp_path)
+def test_managers_on_other_sites_have_the_same_digest(stepping: str, tmp_path: Path) -> None:
+    """The collector is a central inference server for envs on two other sites."""
+    assert_digests_equal(["serial", "apart"], stepping, tmp_path)
 
 
-def digests_alike(places: list[str], stepping: str, tmp_path: Path) -> None:
-    """Each its own way of stepping gives, in every place; an own pace is that of all together."""
+def assert_digests_equal(places: list[str], stepping: str, tmp_path: Path) -> None:
+    """Check that all placements have the same digest; `independent` has that of `together`."""
     graph = tmp_path / "many.yaml"
     digests = set()
     for place in places:

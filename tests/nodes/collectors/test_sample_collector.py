@@ -1,4 +1,4 @@
-"""The collector: rows and their order, n-step windows across firings, weights, other policies."""
+"""The sample collector: rows and their order, n-step windows across firings, weights, other policies."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def described(node: SampleCollector) -> Any:
     return SampleCollector.describe(config, known)
 
 
-def test_rows_are_as_described() -> None:
+def test_rows_have_the_described_columns() -> None:
     node = collector()
     facts = described(node)
     batch = node.fire(weights(1))
@@ -58,7 +58,7 @@ def test_rows_are_as_described() -> None:
     assert facts.env_steps == node.ctx.take_count().env_steps
 
 
-def test_rows_come_env_by_env_in_the_order_of_time() -> None:
+def test_rows_are_sorted_by_env_and_then_by_time() -> None:
     batch = collector(n_sample=6, length=9).fire(weights(0))
     assert batch["obs"][:, 1].tolist() == [0, 1, 2, 0, 1, 2]
     assert batch["next_obs"][:, 1].tolist() == [1, 2, 3, 1, 2, 3]
@@ -70,7 +70,7 @@ def test_rows_come_env_by_env_in_the_order_of_time() -> None:
 
 
 @pytest.mark.parametrize(("ends", "discount"), [("final", 0.0), ("cut", 0.5)])
-def test_only_a_terminated_episode_has_no_value_after_it(ends: str, discount: float) -> None:
+def test_only_a_terminated_episode_has_the_discount_0(ends: str, discount: float) -> None:
     batch = collector(n_sample=4, count=1, length=2, ends=ends).fire(weights(0))
     assert batch["terminated"].tolist() == [False, ends == "final"] * 2
     assert batch["truncated"].tolist() == [False, ends == "cut"] * 2
@@ -79,13 +79,13 @@ def test_only_a_terminated_episode_has_no_value_after_it(ends: str, discount: fl
     assert batch["last"].tolist() == [False, True] * 2
 
 
-def test_the_next_firing_goes_on_where_the_last_one_stopped() -> None:
+def test_the_next_firing_continues_after_the_last_one() -> None:
     node = collector(n_sample=4, length=9)
     node.fire(weights(0))
     assert node.fire(weights(0))["obs"][:, 1].tolist() == [2, 3, 2, 3]
 
 
-def test_tokens_stay_as_they_were_given() -> None:
+def test_tokens_do_not_change_after_they_were_returned() -> None:
     node = collector(n_sample=5, nstep=2)
     first = node.fire(weights(0))
     before = {name: array.copy() for name, array in first.columns.items()}
@@ -95,8 +95,8 @@ def test_tokens_stay_as_they_were_given() -> None:
     assert not any(array.flags.writeable for array in first.columns.values())
 
 
-def key(batch: Batch) -> list[tuple[float, float]]:
-    """Which steps these are: the episode's seed, and the step in it."""
+def step_keys(batch: Batch) -> list[tuple[float, float]]:
+    """The steps of the rows, each as the seed of its episode and the index in it."""
     return [tuple(row) for row in batch["obs"].tolist()]
 
 
@@ -107,7 +107,7 @@ def key(batch: Batch) -> list[tuple[float, float]]:
     st.integers(1, 4),
     st.integers(0, 1000),
 )
-def test_however_rows_are_cut_into_tokens_none_is_lost_or_changed(
+def test_no_row_is_lost_or_changed_by_the_size_of_tokens(
     count: int, amounts: list[int], nstep: int, seed: int
 ) -> None:
     node = collector(count=count, seed=seed, nstep=nstep)
@@ -116,12 +116,12 @@ def test_however_rows_are_cut_into_tokens_none_is_lost_or_changed(
     whole = collector(count=count, seed=seed, nstep=nstep)
     steps = -(-sum(amounts) // count)
     once = whole.collect(steps * count)
-    rows = {k: i for i, k in enumerate(key(once))}
-    got = [k for token in tokens for k in key(token)]
-    by_time = [key(once)[env * steps + t] for t in range(steps) for env in range(count)]
+    rows = {k: i for i, k in enumerate(step_keys(once))}
+    got = [k for token in tokens for k in step_keys(token)]
+    by_time = [step_keys(once)[env * steps + t] for t in range(steps) for env in range(count)]
     assert sorted(got) == sorted(by_time[: sum(amounts)])
     for token in tokens:
-        places = [rows[k] for k in key(token)]
+        places = [rows[k] for k in step_keys(token)]
         assert places == sorted(places)  # env by env, in the order of time
         for name in set(token) - {"last", "logp"}:
             assert np.array_equal(token[name], once[name][places])
@@ -141,7 +141,7 @@ def test_a_row_that_is_not_last_is_followed_by_its_successor(
         assert batch["last"][-1]
 
 
-def test_a_window_is_shortened_by_an_episodes_end_and_not_by_a_firings_end() -> None:
+def test_a_window_ends_with_its_episode_but_not_with_a_firing() -> None:
     # rewards 1 2 3 4 5, n 3, gamma 1/2, the fifth step terminates; tokens of two rows
     node = collector(n_sample=2, count=1, nstep=3, length=5, ends="final")
     tokens = [node.fire(weights(0)) for _ in range(3)]
@@ -153,7 +153,7 @@ def test_a_window_is_shortened_by_an_episodes_end_and_not_by_a_firings_end() -> 
     assert rows["last"].tolist() == [False, True, False, True, True, True]
 
 
-def test_a_truncated_window_bootstraps_from_as_many_rewards_as_it_has() -> None:
+def test_the_discount_of_a_truncated_window_depends_on_its_number_of_rewards() -> None:
     node = collector(n_sample=3, count=1, nstep=3, length=3, ends="cut")
     rows = node.fire(weights(0))
     assert rows["reward"].tolist() == [2.75, 3.5, 3.0]
@@ -161,7 +161,7 @@ def test_a_truncated_window_bootstraps_from_as_many_rewards_as_it_has() -> None:
     assert rows["truncated"].tolist() == [True] * 3
 
 
-def test_the_first_firing_steps_further_for_its_windows_and_counts_its_rows() -> None:
+def test_the_first_firing_takes_more_steps_for_its_windows_but_counts_its_rows() -> None:
     node = collector(n_sample=4, nstep=3, length=50)
     counts = []
     for _ in range(3):
@@ -178,12 +178,12 @@ def test_new_weights_are_loaded_once() -> None:
     assert node._mode.loads == 2
 
 
-def test_finished_episodes_are_counted_and_told() -> None:
+def test_finished_episodes_are_counted_and_recorded() -> None:
     node = collector(n_sample=8, count=2, length=3)
     node.fire(weights(0))
     assert node.ctx.take_count() == (8, 2, 0)
-    told = [r.values for r in node.ctx.records if isinstance(r, MetricsRecord)]
-    assert told == [
+    metrics = [r.values for r in node.ctx.records if isinstance(r, MetricsRecord)]
+    assert metrics == [
         {
             "return_mean": 6.0,
             "return_std": 0.0,
@@ -194,23 +194,23 @@ def test_finished_episodes_are_counted_and_told() -> None:
     ]
 
 
-def test_episodes_are_gathered_until_enough_steps_were_made_to_tell_of_them() -> None:
+def test_episodes_are_recorded_once_enough_steps_were_taken() -> None:
     node = collector(n_sample=8, count=2, length=3, log_every_steps=20)
-    told = []
+    record_counts = []
     for _ in range(6):
         node.fire(weights(0))
-        told.append(len([r for r in node.ctx.records if isinstance(r, MetricsRecord)]))
-    assert told == [0, 0, 1, 1, 1, 2]
+        record_counts.append(len([r for r in node.ctx.records if isinstance(r, MetricsRecord)]))
+    assert record_counts == [0, 0, 1, 1, 1, 2]
 
 
-def test_a_firing_in_which_no_episode_ends_tells_nothing() -> None:
+def test_a_firing_in_which_no_episode_ends_records_nothing() -> None:
     node = collector(n_sample=2, length=30)
     node.fire(weights(0))
     assert node.ctx.records == []
 
 
-class Other(Random):
-    """Acts otherwise, and would discount otherwise."""
+class AlwaysOne(Random):
+    """Always takes action 1, and has another discount."""
 
     gamma = 0.25
     nstep = 4
@@ -225,9 +225,9 @@ class Other(Random):
         return mode
 
 
-def test_another_policy_acts_and_rows_mean_the_same() -> None:
+def test_while_another_policy_acts_rows_are_defined_as_before() -> None:
     node = collector(n_sample=30, length=50)
-    node.reconfigure(policy=PartSpec("other", Other, Other.Config()))
+    node.reconfigure(policy=PartSpec("other", AlwaysOne, AlwaysOne.Config()))
     batch = node.fire(weights(1))
     assert set(batch["action"]) == {0, 1, 2}
     assert set(batch["logp"]) == {-9.0}
@@ -244,7 +244,7 @@ def test_a_policy_that_lacks_a_column_cannot_act() -> None:
         node.reset_policy(PartSpec("random", Random, Random.Config()))
 
 
-def test_by_hand_a_mode_can_be_given_itself() -> None:
+def test_a_mode_can_be_passed_directly() -> None:
     node = collector()
     mode = node._policy.collect_mode(0)
     node.reset_policy(mode)
@@ -252,8 +252,8 @@ def test_by_hand_a_mode_can_be_given_itself() -> None:
     assert mode.acted == 1
 
 
-class Gives:
-    """A mode that gives what it is told to."""
+class FixedOutput:
+    """A mode with a fixed output."""
 
     def __init__(self, **columns: Any) -> None:
         self.columns = columns
@@ -285,20 +285,20 @@ class Gives:
 )
 def test_the_first_output_of_a_mode_is_checked(columns: Any, what: str) -> None:
     node = collector()
-    node.reset_policy(Gives(**columns))
+    node.reset_policy(FixedOutput(**columns))
     with pytest.raises(ValueError, match=what):
         node.collect()
 
 
-def test_numbers_of_other_types_that_mean_the_same_are_taken() -> None:
+def test_outputs_of_compatible_types_are_accepted() -> None:
     node = collector(n_sample=2)
-    node.reset_policy(Gives(action=np.zeros(2), logp=np.ones(2)))
+    node.reset_policy(FixedOutput(action=np.zeros(2), logp=np.ones(2)))
     batch = node.collect()
     assert (batch["action"].dtype, batch["logp"].dtype) == (np.int64, np.float32)
 
 
 @pytest.mark.parametrize("policy", ["random", Random, None, lambda seed: seed])
-def test_what_is_no_policy_does_not_act(policy: Any) -> None:
+def test_an_object_that_cannot_act_is_refused(policy: Any) -> None:
     node = collector()
     before = node._mode
     with pytest.raises(TypeError, match="cannot act; give a policy, one of its modes"):
@@ -306,7 +306,7 @@ def test_what_is_no_policy_does_not_act(policy: Any) -> None:
     assert node._mode is before
 
 
-def test_by_hand_envs_of_another_kind_are_refused() -> None:
+def test_reset_env_refuses_envs_with_other_spaces() -> None:
     node = collector()
     before = node.envs
     with pytest.raises(UnsoundError, match="env managers differ"):
@@ -314,7 +314,7 @@ def test_by_hand_envs_of_another_kind_are_refused() -> None:
     assert node.envs is before
 
 
-def test_by_hand_other_envs_begin_anew() -> None:
+def test_reset_env_restarts_with_other_envs() -> None:
     node = collector(n_sample=6, nstep=3, length=50)
     node.fire(weights(0))
     node.reset_env(collector(count=3, length=50).envs)
@@ -324,7 +324,7 @@ def test_by_hand_other_envs_begin_anew() -> None:
     assert node.fire(weights(2))["obs"][:, 1].tolist() == [0, 1, 0, 1, 0, 1]
 
 
-def test_the_same_seed_gives_the_same_rows_and_another_seed_others() -> None:
+def test_the_same_seed_has_the_same_rows_and_another_seed_has_others() -> None:
     a, b = (collector(n_sample=50, seed=3).fire(weights(0)) for _ in range(2))
     assert all(np.array_equal(a[name], b[name]) for name in a)
     other = collector(n_sample=50, seed=4).fire(weights(0))
@@ -340,7 +340,7 @@ def test_replicas_play_different_episodes() -> None:
     assert not np.array_equal(first.reset(), second.reset())
 
 
-def test_rows_say_where_they_come_from() -> None:
+def test_origin_columns_identify_each_step() -> None:
     part = Gymnasium(id="tests.nodes.toy_envs:CountingEnv", kwargs={"length": 4})
     envs = SerialEnvManager(env=part, count=2)
     spec = envs.spec()
@@ -360,14 +360,14 @@ def test_rows_say_where_they_come_from() -> None:
     assert again["origin/step"].tolist() == [6, 7, 8] * 2
 
 
-def test_rows_that_another_policy_acted_are_not_said_to_be_of_the_learners_weights() -> None:
+def test_rows_of_another_policy_have_no_weights_version() -> None:
     envs = ScriptedEnvs([[9]])
     spec = envs.spec()
     policy = Toy(obs=spec.obs, action=spec.action)
     node = SampleCollector(envs=envs, policy=policy, n_sample=2, origin=True)
     version = State({"w": np.zeros(1, np.float32)}, version=5)
     acted = [node.collect(weights=version)["origin/weights"].tolist()]
-    for other in (Other(obs=spec.obs, action=spec.action), policy):
+    for other in (AlwaysOne(obs=spec.obs, action=spec.action), policy):
         node.reset_policy(other)
         acted.append(node.collect()["origin/weights"].tolist())
         acted.append(node.collect(weights=version)["origin/weights"].tolist())
@@ -375,7 +375,7 @@ def test_rows_that_another_policy_acted_are_not_said_to_be_of_the_learners_weigh
 
 
 @pytest.mark.parametrize("n", [0, -3, 2.5, "x"])
-def test_only_whole_numbers_of_samples_and_episodes_can_be_asked_for(n: Any) -> None:
+def test_only_positive_whole_numbers_can_be_requested(n: Any) -> None:
     envs = ScriptedEnvs([[5]] * 2)
     spec = envs.spec()
     samples = SampleCollector(envs=envs, policy=Toy(obs=spec.obs, action=spec.action))
@@ -386,7 +386,7 @@ def test_only_whole_numbers_of_samples_and_episodes_can_be_asked_for(n: Any) -> 
         episodes.collect(n_episode=n)
 
 
-def test_by_hand_weights_are_given_with_the_call_and_stay() -> None:
+def test_weights_passed_to_collect_stay_in_use() -> None:
     envs = ScriptedEnvs([[5]] * 2)
     spec = envs.spec()
     node = SampleCollector(envs=envs, policy=Toy(obs=spec.obs, action=spec.action), n_sample=4)

@@ -1,4 +1,4 @@
-"""The ways to step envs (together, in halves, as they are ready), and envs that fail meanwhile."""
+"""The ways to step envs (`together`, `halves`, `ready`), and envs that fail meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def steps_of(batch: Batch) -> list[tuple[float, ...]]:
     return [tuple(row) for row in batch["obs"].tolist()]
 
 
-def test_halves_give_the_rows_that_all_together_give() -> None:
+def test_the_rows_of_halves_equal_those_of_together() -> None:
     lengths = [[3, 5], [2], [7, 1], [4], [6]]
     both = [
         collector(ScriptedEnvs(lengths), n_sample=13, nstep=2, stepping=way)
@@ -41,7 +41,7 @@ def test_halves_give_the_rows_that_all_together_give() -> None:
             assert np.array_equal(together[name], halves[name])
 
 
-def test_with_halves_the_policy_serves_one_while_the_other_is_stepped() -> None:
+def test_with_halves_the_policy_serves_one_half_while_the_other_steps() -> None:
     envs = ScriptedEnvs([[9]] * 5)
     sent_at_inference = []
     node = collector(envs, n_sample=15, stepping="halves")
@@ -53,14 +53,14 @@ def test_with_halves_the_policy_serves_one_while_the_other_is_stepped() -> None:
     assert envs.sent == []
 
 
-def test_all_that_a_firing_gives_by_halves_its_weights_acted() -> None:
+def test_all_rows_of_halves_have_the_actions_of_the_firings_weights() -> None:
     node = collector(ScriptedEnvs([[9]] * 4), n_sample=8, stepping="halves")
     assert [set(node.fire(weights(w))["action"]) for w in (1, 2)] == [{1}, {2}]
 
 
 @settings(max_examples=60, deadline=None)
 @given(LENGTHS, st.integers(1, 20), st.integers(1, 3), WAYS, st.integers(1, 2))
-def test_every_step_is_given_once_and_in_order_whoever_is_ready_first(
+def test_with_ready_every_step_is_returned_once_and_in_order(
     lengths: list[list[int]], n: int, nstep: int, way: str, least: int
 ) -> None:
     envs = ScriptedEnvs(lengths)
@@ -84,7 +84,7 @@ def test_every_step_is_given_once_and_in_order_whoever_is_ready_first(
     assert waiting < len(lengths) * (nstep + 1)
 
 
-def test_the_policy_waits_for_the_least_number_of_envs() -> None:
+def test_a_call_of_the_policy_waits_for_least_envs() -> None:
     envs = ScriptedEnvs([[9]] * 6)
     node = collector(envs, n_sample=60, stepping="ready", least=4)
     node.fire(weights(0))
@@ -94,7 +94,7 @@ def test_the_policy_waits_for_the_least_number_of_envs() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(LENGTHS, st.integers(1, 20), st.integers(1, 3), WAYS, st.data())
-def test_what_failed_leaves_nothing_behind_that_was_not_given_before(
+def test_steps_of_failed_episodes_are_in_no_later_token(
     lengths: list[list[int]], n: int, nstep: int, way: str, data: st.DataObject
 ) -> None:
     pairs = st.tuples(st.integers(0, len(lengths) - 1), st.integers(0, 5))
@@ -116,31 +116,31 @@ def test_what_failed_leaves_nothing_behind_that_was_not_given_before(
             assert token["next_obs"][k].tolist() == [env, episode, t + window]
             assert token["terminated"][k] == (t + window == lasts)
             assert not token["truncated"][k]
-    for env in range(len(lengths)):  # whoever does not fail is not touched
+    for env in range(len(lengths)):  # an env that does not fail is not affected
         if not any(e == env for e, _ in real):
             mine = [s for s in given if s[0] == env]
             assert mine == sorted(mine)
             assert [s[2] for s in mine[:1]] in ([0.0], [])
 
 
-def test_what_was_lost_is_counted() -> None:
+def test_dropped_steps_are_counted() -> None:
     envs = ScriptedEnvs([[5], [5]], fails={(0, 0): 3})
     node = collector(envs, n_sample=20, log_every_steps=1)
     node.fire(weights(0))
-    told = node.ctx.records[-1].values
-    assert told["dropped_steps"] == 3
+    metrics = node.ctx.records[-1].values
+    assert metrics["dropped_steps"] == 3
     assert envs.steps == 20 + 3 + int(node._pending_steps.counts.sum())
     node.fire(weights(0))
     assert "dropped_steps" not in node.ctx.records[-1].values
 
 
-def test_a_failed_episode_is_not_counted_as_one() -> None:
+def test_a_failed_episode_does_not_count() -> None:
     node = collector(ScriptedEnvs([[4], [4]], fails={(1, 0): 4}), n_sample=12)
     node.fire(weights(0))
     assert node.ctx.take_count().episodes == 3  # of env 0 two, of env 1 the second
 
 
-def test_new_episodes_begin_only_when_no_step_is_sent_at_inference() -> None:
+def test_a_reset_receives_pending_steps_first() -> None:
     envs = ScriptedEnvs([[5]] * 3)
     node = collector(envs, n_sample=3, stepping="ready")
     node.fire(weights(0))
@@ -156,7 +156,7 @@ def test_new_episodes_begin_only_when_no_step_is_sent_at_inference() -> None:
         ({"least": 2, "stepping": "ready"}, "there are 1 envs, fewer than `least`"),
     ],
 )
-def test_impossible_settings_are_refused(params: dict[str, Any], what: str) -> None:
+def test_impossible_parameters_are_refused(params: dict[str, Any], what: str) -> None:
     envs = ScriptedEnvs([[5]])
     with pytest.raises(UnsoundError, match=what):
         collector(envs, **params)
@@ -166,7 +166,7 @@ def test_impossible_settings_are_refused(params: dict[str, Any], what: str) -> N
         SampleCollector.describe(config, Surroundings({}, {"envs": spec}, frozenset({"data"})))
 
 
-def test_envs_as_they_are_ready_are_not_deterministic_and_the_others_are() -> None:
+def test_only_ready_is_nondeterministic() -> None:
     spec = ScriptedEnvs([[5]] * 2).spec()
     known = Surroundings({}, {"envs": spec}, frozenset({"data"}))
     policy = Toy(obs=spec.obs, action=spec.action)

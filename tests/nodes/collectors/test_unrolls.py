@@ -1,4 +1,4 @@
-"""Unrolls of a fixed length, and what a recurrent policy remembers."""
+"""Unrolls of a fixed length, and the memory of a recurrent policy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def known(envs: Any) -> Surroundings:
     return Surroundings({}, {"envs": envs.spec()}, frozenset({"data"}))
 
 
-def test_a_row_is_an_unroll_as_described() -> None:
+def test_a_row_is_an_unroll_with_the_described_columns() -> None:
     envs = ScriptedEnvs([[6]] * 2)
     node = collector(envs, n_sample=8, unroll_steps=4)
     facts = SampleCollector.describe(node.config, known(envs))
@@ -47,7 +47,7 @@ def test_a_row_is_an_unroll_as_described() -> None:
     assert batch["memory"].shape == (2, 1)  # as it was at the unroll's first step
 
 
-def test_unrolls_go_on_where_the_last_one_ended_through_the_ends_of_episodes() -> None:
+def test_unrolls_continue_across_the_ends_of_episodes() -> None:
     node = collector(ScriptedEnvs([[6]]), n_sample=4, unroll_steps=4)
     tokens = [node.fire(weights(0)) for _ in range(3)]
     assert [t["obs"][0, :, 2].tolist() for t in tokens] == [
@@ -64,7 +64,7 @@ def test_unrolls_go_on_where_the_last_one_ended_through_the_ends_of_episodes() -
     assert tokens[1]["terminated"][0].tolist() == [False, True, False, False]
 
 
-def test_a_burn_in_repeats_the_end_of_the_unroll_before() -> None:
+def test_burn_in_repeats_the_end_of_the_previous_unroll() -> None:
     node = collector(ScriptedEnvs([[20]]), n_sample=3, unroll_steps=5, burn_in_steps=2)
     tokens = [node.fire(weights(0)) for _ in range(3)]
     assert [t["obs"][0, :, 2].tolist() for t in tokens] == [
@@ -76,7 +76,7 @@ def test_a_burn_in_repeats_the_end_of_the_unroll_before() -> None:
     assert node.ctx.take_count().env_steps == 9  # the new ones
 
 
-def test_windows_of_rewards_reach_beyond_an_unroll() -> None:
+def test_nstep_windows_reach_beyond_an_unroll() -> None:
     node = collector(ScriptedEnvs([[20]]), n_sample=3, unroll_steps=3, nstep=3)
     assert node.fire(weights(0))["reward"].tolist() == [[1.75, 1.75, 1.75]]
     assert node.envs.steps == 5
@@ -92,7 +92,7 @@ def test_windows_of_rewards_reach_beyond_an_unroll() -> None:
     st.sampled_from(["together", "ready"]),
     st.data(),
 )
-def test_unrolls_are_consecutive_and_none_is_lost_or_given_twice(
+def test_unrolls_are_consecutive_and_each_is_returned_once(
     lengths: list[list[int]],
     pieces: int,
     length: int,
@@ -133,7 +133,7 @@ def test_unrolls_are_consecutive_and_none_is_lost_or_given_twice(
             assert steps == all_steps[: len(steps)]
 
 
-def test_halves_remember_as_all_together_do() -> None:
+def test_the_memory_of_halves_equals_that_of_together() -> None:
     nodes = [
         collector(ScriptedEnvs([[3, 4], [5], [2, 6]]), n_sample=24, stepping=way)
         for way in ("together", "halves")
@@ -143,7 +143,7 @@ def test_halves_remember_as_all_together_do() -> None:
         assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_a_policy_that_remembers_nothing_fills_a_buffer_for_one_that_does() -> None:
+def test_a_policy_without_memory_can_act_for_a_recurrent_one() -> None:
     envs = ScriptedEnvs([[6]] * 2)
     node = collector(envs, n_sample=8)
     spec = envs.spec()
@@ -151,11 +151,11 @@ def test_a_policy_that_remembers_nothing_fills_a_buffer_for_one_that_does() -> N
     batch = node.fire(weights(1))
     assert set(batch["action"].ravel()) == {1}
     assert batch["memory"].tolist() == [[0.0], [0.0]]
-    node.reset_policy(node._policy)  # it begins anew, wherever the episodes are
+    node.reset_policy(node._policy)  # acting restarts with empty memory, also within episodes
     assert node.fire(weights(1))["logp"].tolist() == [[0, 1, 0, 1]] * 2
 
 
-def test_a_buffer_holds_unrolls_as_rows() -> None:
+def test_a_buffer_stores_unrolls_as_rows() -> None:
     node = collector(ScriptedEnvs([[6]] * 2), n_sample=8)
     buffer = NaiveReplayBuffer(size=4, batch_size=3)
     for _ in range(3):
@@ -164,7 +164,7 @@ def test_a_buffer_holds_unrolls_as_rows() -> None:
     assert buffer.sample()["obs"].shape == (3, 4, 3)
 
 
-def test_a_learners_policy_knows_what_a_step_is() -> None:
+def test_a_learner_derives_the_columns_of_a_step_from_unrolls() -> None:
     envs = ScriptedEnvs([[6]])
     node = collector(envs, n_sample=4)
     rows = SampleCollector.describe(node.config, known(envs)).outs["data"]
@@ -174,7 +174,7 @@ def test_a_learners_policy_knows_what_a_step_is() -> None:
     assert policy.action.n == 3
 
 
-def test_a_token_holds_whole_unrolls() -> None:
+def test_a_number_of_steps_that_is_not_whole_unrolls_is_refused() -> None:
     envs = ScriptedEnvs([[6]])
     with pytest.raises(UnsoundError, match=r"10 env steps are not whole unrolls of 4 .*take 8"):
         collector(envs, n_sample=10)
@@ -183,7 +183,7 @@ def test_a_token_holds_whole_unrolls() -> None:
         node.collect(6)
 
 
-def test_stacked_frames_are_not_the_first_axis_of_an_unroll() -> None:
+def test_the_first_axis_of_an_unroll_is_time_and_not_stacked_frames() -> None:
     stacked = Column("uint8", (4, 8, 8), frames=4)
     assert unroll_column(stacked, 4).frames is None
     rows = {"obs": unroll_column(stacked, 4), "next_obs": unroll_column(stacked, 4)}

@@ -1,4 +1,4 @@
-"""What many returns come to, against numbers worked out by hand and a slow implementation."""
+"""The statistics of an evaluation, against hand-worked numbers and a slow implementation."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_the_interquartile_mean_leaves_out_both_outer_quarters() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30))
-def test_the_interquartile_mean_is_that_of_the_slow_implementation(totals: list[float]) -> None:
+def test_the_interquartile_mean_equals_that_of_the_slow_implementation(totals: list[float]) -> None:
     left = sorted(totals)
     for _ in range(len(totals) // 4):
         left = left[1:-1]
     assert interquartile_mean(np.array(totals)) == pytest.approx(statistics.fmean(left), abs=1e-9)
 
 
-def test_the_interval_holds_the_true_value_about_as_often_as_it_says() -> None:
+def test_the_interval_contains_the_true_value_about_as_often_as_its_confidence() -> None:
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(200):
@@ -47,7 +47,7 @@ def test_the_interval_holds_the_true_value_about_as_often_as_it_says() -> None:
     assert 178 <= held <= 199  # 95 % of 200, and some room for chance and small samples
 
 
-def test_equal_returns_leave_no_doubt() -> None:
+def test_the_interval_of_equal_returns_is_a_point() -> None:
     assert confidence_interval(np.full(10, 3.0), np.random.default_rng(0)) == (3.0, 3.0)
 
 
@@ -68,25 +68,25 @@ def evaluator(**params: object) -> Evaluator:
 @pytest.mark.parametrize(
     ("average", "value"), [("return_mean", 6.0), ("win_rate", 1.0), ("return_per_step", 2.0)]
 )
-def test_the_goal_may_be_any_of_the_three(average: str, value: float) -> None:
+def test_each_average_can_be_the_goal(average: str, value: float) -> None:
     below = evaluator(average=average, win_above=5.0, stop_value=value + 0.01)
     reached = evaluator(average=average, win_above=5.0, stop_value=value)
     assert not below.eval(weights(0)).stop
     assert reached.eval(weights(0)).stop
-    told = [r.reason for r in reached.ctx.records if isinstance(r, VerdictRecord)]
-    assert [reason.partition(f" {value:g} over 4 ")[0] for reason in told] == [
+    reasons = [r.reason for r in reached.ctx.records if isinstance(r, VerdictRecord)]
+    assert [reason.partition(f" {value:g} over 4 ")[0] for reason in reasons] == [
         {"return_mean": "mean return"}.get(average, average.replace("_", " "))
     ]
 
 
-def test_metrics_say_how_sure_they_are_and_the_same_each_time() -> None:
+def test_metrics_contain_a_repeatable_confidence_interval() -> None:
     node = evaluator()
     first, second = (node.eval(weights(0)).metrics(node.ctx.rng("bootstrap")) for _ in range(2))
     assert first == second
     assert first["return_iqm_low"] <= first["return_iqm"] <= first["return_iqm_high"]
 
 
-def test_by_hand_another_number_of_episodes_is_played() -> None:
+def test_eval_plays_the_requested_number_of_episodes() -> None:
     assert len(evaluator().eval(weights(0), n_episode=9).returns) == 9
     node = evaluator()
     node.eval(weights(0), n_episode=2)
@@ -95,7 +95,7 @@ def test_by_hand_another_number_of_episodes_is_played() -> None:
     ] == [2]
 
 
-def test_a_win_rate_needs_to_know_what_a_win_is() -> None:
+def test_a_win_rate_requires_win_above() -> None:
     config = Evaluator.Config(
         env=COUNTING, policy=PartSpec("toy", Toy, Toy.Config()), average="win_rate"
     )
@@ -106,7 +106,7 @@ def test_a_win_rate_needs_to_know_what_a_win_is() -> None:
         Evaluator(config=config)
 
 
-def test_an_average_that_there_is_not_is_named() -> None:
+def test_an_unknown_average_is_refused_by_name() -> None:
     found: Any = Evaluation([Episode(0, 1.0, 10)])
     with pytest.raises(
         ValueError, match="no average 'wins'; known: return_mean, win_rate, return_per_step"

@@ -1,4 +1,4 @@
-"""The evaluator: which episodes count, the best weights, the verdict, greedy steps as rows."""
+"""The evaluator: its episodes, the best weights, the verdict, and its rows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def records(node: Evaluator, kind: type) -> list[Any]:
     ("episodes", "envs", "expected"),
     [(12, 5, [3, 3, 2, 2, 2]), (4, 4, [1] * 4), (2, 3, [1, 1, 0]), (20, 10, [2] * 10)],
 )
-def test_every_envs_quota_is_settled_before_any_episode_is_played(
+def test_every_envs_quota_is_fixed_before_any_episode_is_played(
     episodes: int, envs: int, expected: list[int]
 ) -> None:
     assert episode_quotas(episodes, envs).tolist() == expected
@@ -56,7 +56,7 @@ def test_every_envs_quota_is_settled_before_any_episode_is_played(
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 8), st.integers(0, 10_000))
 def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) -> None:
-    """The episodes that count are each env's first, whatever their lengths are."""
+    """The first episodes of each env count, no matter how long they are."""
     envs = SerialEnvManager(env=env("TwoLengthEnv"), count=count, seed=seed)
     played = play_episodes(envs, ToyAct(), episodes)
     alone = []
@@ -71,7 +71,7 @@ def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) 
     assert [episode.total for episode in played] == alone
 
 
-def test_an_episode_without_an_end_is_an_error() -> None:
+def test_an_endless_episode_is_an_error() -> None:
     node = evaluator(env("ContinuousEnv"), episodes=3, most_steps=50)
     node._mode.forward = lambda obs: {"action": np.zeros((len(obs), 2), np.float32)}
     with pytest.raises(
@@ -80,7 +80,7 @@ def test_an_episode_without_an_end_is_an_error() -> None:
         node.eval(weights(0))
 
 
-def test_episodes_may_be_as_long_as_is_allowed_however_many_they_are() -> None:
+def test_the_limit_of_steps_is_for_each_episode() -> None:
     def played(most_steps: int) -> int:
         node = evaluator(env("TwoLengthEnv"), episodes=30, envs=3, most_steps=most_steps)
         return max(episode.length for episode in node.eval(weights(0)).episodes)
@@ -90,7 +90,7 @@ def test_episodes_may_be_as_long_as_is_allowed_however_many_they_are() -> None:
         played(39)
 
 
-def test_the_mean_of_many_episodes_is_that_of_the_env() -> None:
+def test_the_mean_of_many_episodes_is_the_true_mean_of_the_env() -> None:
     # half return 1, half return 40: were those taken that end first, it would be near 1
     node = evaluator(env("TwoLengthEnv"), episodes=400, envs=40)
     assert node.eval(weights(0)).return_mean == pytest.approx(20.5, abs=3.5)
@@ -120,12 +120,12 @@ def test_every_evaluation_plays_the_same_episodes() -> None:
 @pytest.mark.parametrize(
     ("params", "count"), [({"episodes": 3}, 3), ({"episodes": 30}, 10), ({"envs": 4}, 4)]
 )
-def test_the_number_of_envs_follows_from_the_episodes(params: dict[str, int], count: int) -> None:
+def test_the_number_of_envs_depends_on_the_episodes(params: dict[str, int], count: int) -> None:
     node = evaluator(env(length=1), **params)
     assert node._envs.spec().count == count
 
 
-def test_metrics_worked_out_by_hand() -> None:
+def test_metrics_equal_hand_worked_numbers() -> None:
     found = Evaluation([Episode(0, 1.0, 10), Episode(0, 2.0, 20), Episode(1, 9.0, 60)])
     assert found.metrics() == {
         "return_mean": 4.0,
@@ -143,8 +143,8 @@ def test_metrics_worked_out_by_hand() -> None:
     assert replace(found, win_above=1.5).metrics()["win_rate"] == 2 / 3
 
 
-def scored(scores: dict[str, float], **params: Any) -> Evaluator:
-    """An evaluator whose episodes return what the purpose of their seeds says."""
+def scripted_evaluator(scores: dict[str, float], **params: Any) -> Evaluator:
+    """An evaluator whose returns depend on the purpose of the episodes' seeds."""
     node = evaluator(env(length=1), **params)
     play_original = node._play
 
@@ -157,9 +157,9 @@ def scored(scores: dict[str, float], **params: Any) -> Evaluator:
     return node
 
 
-def test_every_new_best_is_kept_and_no_other() -> None:
+def test_only_new_best_weights_are_saved() -> None:
     scores = {"episodes": 0.0}
-    node = scored(scores, episodes=2)
+    node = scripted_evaluator(scores, episodes=2)
     states: list[State] = []
     for score in (5.0, 5.0, 4.0, 6.0, -1.0):
         scores["episodes"] = score
@@ -171,7 +171,7 @@ def test_every_new_best_is_kept_and_no_other() -> None:
     assert kept[0].info == {"eval_return": 5.0, "eval_return_std": 0.0, "eval_episodes": 2}
 
 
-def test_weights_that_are_no_numbers_are_not_judged() -> None:
+def test_weights_with_nan_are_not_evaluated() -> None:
     node = evaluator(env(length=1))
     with pytest.raises(ValueError, match="learning has diverged"):
         node.fire(State({"w": np.array([np.nan], np.float32)}))
@@ -183,19 +183,19 @@ def test_weights_that_are_no_numbers_are_not_judged() -> None:
     [(10.0, 10.0, True), (10.0, 9.9, False), (9.9, 10.0, False)],
     ids=["both", "seen only", "unseen only"],
 )
-def test_a_goal_must_be_reached_in_seen_and_in_unseen_episodes(
+def test_a_goal_must_be_reached_in_the_usual_and_in_new_episodes(
     seen: float, unseen: float, verdict: bool
 ) -> None:
-    node = scored({"episodes": seen, "confirm": unseen}, episodes=2, stop_value=10.0)
+    node = scripted_evaluator({"episodes": seen, "confirm": unseen}, episodes=2, stop_value=10.0)
     assert node.eval(weights(0)).stop is verdict
     assert len(records(node, VerdictRecord)) == verdict
-    told = records(node, MetricsRecord)[0].values
-    assert told["return_mean"] == seen
-    assert told.get("confirm_return_mean") == (unseen if seen >= 10 else None)
+    metrics = records(node, MetricsRecord)[0].values
+    assert metrics["return_mean"] == seen
+    assert metrics.get("confirm_return_mean") == (unseen if seen >= 10 else None)
 
 
-def test_the_verdict_says_why() -> None:
-    node = scored({"episodes": 11.0, "confirm": 10.5}, episodes=2, stop_value=10.0)
+def test_the_verdict_gives_its_reason() -> None:
+    node = scripted_evaluator({"episodes": 11.0, "confirm": 10.5}, episodes=2, stop_value=10.0)
     node.fire(weights(0))
     assert records(node, VerdictRecord) == [
         VerdictRecord("mean return 11 over 2 episodes, and 10.5 over 2 unseen ones; the goal is 10")
@@ -203,11 +203,11 @@ def test_the_verdict_says_why() -> None:
 
 
 def test_without_a_goal_there_is_no_verdict() -> None:
-    node = scored({"episodes": 1e9}, episodes=2)
+    node = scripted_evaluator({"episodes": 1e9}, episodes=2)
     assert not node.eval(weights(0)).stop
 
 
-def test_a_goal_is_confirmed_in_episodes_that_were_never_played_before() -> None:
+def test_each_confirmation_plays_new_episodes() -> None:
     node = evaluator(env(length=1, ends="final"), episodes=3, stop_value=1.0)
     node.eval(weights(0)), node.eval(weights(0))
     for one in node._envs.local_envs.envs:
@@ -217,7 +217,7 @@ def test_a_goal_is_confirmed_in_episodes_that_were_never_played_before() -> None
         assert not set(fixed) & set(fresh)
 
 
-def test_greedy_steps_are_given_as_rows_where_they_are_wanted() -> None:
+def test_consumed_steps_are_output_as_rows() -> None:
     node = evaluator(env(length=3, ends="final"), frozenset({"data"}), episodes=3, envs=2, nstep=2)
     batch = node.fire(weights(1))
     known = Surroundings({}, {}, frozenset({"data"}))
@@ -232,11 +232,11 @@ def test_greedy_steps_are_given_as_rows_where_they_are_wanted() -> None:
     assert len(set(seeds)) == 3
 
 
-def test_nobody_wants_steps_and_none_are_given() -> None:
+def test_steps_without_a_consumer_are_not_output() -> None:
     assert evaluator(env(length=3), episodes=2).fire(weights(0)) is None
 
 
-def test_by_hand_an_evaluation_is_due_after_so_many_train_iterations() -> None:
+def test_an_evaluation_is_due_after_the_given_train_iterations() -> None:
     node = evaluator(env())
     due = [k for k in range(0, 1000, 50) if node.should_eval(k, every_iters=200)]
     assert due == [0, 200, 400, 600, 800]

@@ -1,4 +1,4 @@
-"""Films of episodes: which are filmed, what they show, and what stands in their way."""
+"""Videos of episodes: their selection, their frames, and errors."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def evaluator(cls: str = "RenderedEnv", episodes: int = 7, **kwargs: Any) -> Eva
     return Evaluator(env=env, policy=policy, episodes=episodes, envs=3, seed=5)
 
 
-def pictures(path: Path) -> list[list[int]]:
-    """The colour of each picture of a GIF."""
-    with Image.open(path) as film:
-        frames = ImageSequence.Iterator(film)
+def frame_colours(path: Path) -> list[list[int]]:
+    """The colour of each frame of a GIF."""
+    with Image.open(path) as video:
+        frames = ImageSequence.Iterator(video)
         return [np.asarray(frame.convert("RGB"))[0, 0].tolist() for frame in frames]
 
 
@@ -43,7 +43,7 @@ def without_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video_files, "_imageio_ffmpeg", lambda: None)
 
 
-def test_the_worst_the_median_and_the_best_are_chosen() -> None:
+def test_the_worst_the_median_and_the_best_episode_are_selected() -> None:
     episodes = [Episode(0, 5.0, 2), Episode(0, 1.0, 1), Episode(1, 9.0, 3), Episode(1, 4.0, 2)]
     ids, actions = np.array([0] * 3 + [1] * 5), np.arange(8)
     chosen = {
@@ -57,41 +57,41 @@ def test_the_worst_the_median_and_the_best_are_chosen() -> None:
     }
 
 
-def test_a_film_shows_the_episode_that_was_played(
+def test_a_video_shows_the_episode_that_was_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_ffmpeg(monkeypatch)
     node = evaluator()
     seen = {e.total: e for e in node.eval(weights(2)).episodes}
-    films = node.record_videos(weights(2), tmp_path / "films")
-    assert [film.name for film in films] == ["worst.gif", "median.gif", "best.gif"]
-    for film, total in zip(films, (min(seen), None, max(seen)), strict=True):
-        shown = pictures(film)
+    videos = node.record_videos(weights(2), tmp_path / "videos")
+    assert [video.name for video in videos] == ["worst.gif", "median.gif", "best.gif"]
+    for video, total in zip(videos, (min(seen), None, max(seen)), strict=True):
+        shown = frame_colours(video)
         steps = [round(green / 40) for _, green, _ in shown]
         assert steps == list(range(len(shown)))  # from the first sight to the last
         if total is not None:
             assert len(shown) == seen[total].length + 1
-        assert len({red for red, _, _ in shown}) == 1  # one seed: no picture of the next episode
+        assert len({red for red, _, _ in shown}) == 1  # one seed: no frame of the next episode
         assert {blue for _, _, blue in shown[1:]} == {200}
-    assert {p.name for p in (tmp_path / "films").iterdir()} == {f.name for f in films}
+    assert {p.name for p in (tmp_path / "videos").iterdir()} == {f.name for f in videos}
 
 
 def test_only_three_episodes_are_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_ffmpeg(monkeypatch)
     RenderedEnv.rendered = 0
-    films = evaluator(length=4, episodes=20).record_videos(weights(1), tmp_path / "films")
+    videos = evaluator(length=4, episodes=20).record_videos(weights(1), tmp_path / "videos")
     assert RenderedEnv.rendered == 3 * 5
-    assert [len(pictures(film)) for film in films] == [5, 5, 5]
+    assert [len(frame_colours(video)) for video in videos] == [5, 5, 5]
 
 
-def test_a_file_holds_one_after_another(tmp_path: Path) -> None:
+def test_one_file_contains_all_three_episodes(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "all.gif"
     assert evaluator(length=3).record_videos(weights(1), out) == [out]
-    steps = [round(green / 40) for _, green, _ in pictures(out)]
+    steps = [round(green / 40) for _, green, _ in frame_colours(out)]
     assert steps == [0, 1, 2, 3] * 3
 
 
-def test_mp4_films_are_as_long_as_the_episodes(tmp_path: Path) -> None:
+def test_mp4_videos_are_as_long_as_their_episodes(tmp_path: Path) -> None:
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     out = tmp_path / "all.mp4"
     evaluator(length=3).record_videos(weights(1), out)
@@ -99,7 +99,7 @@ def test_mp4_films_are_as_long_as_the_episodes(tmp_path: Path) -> None:
     assert frames == 12
 
 
-def test_an_env_that_does_not_repeat_is_not_filmed(tmp_path: Path) -> None:
+def test_an_env_whose_replay_differs_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "all.gif"
     with pytest.raises(UnsoundError, match="must depend on its seed and the actions alone"):
         evaluator("UnseededEnv").record_videos(weights(1), out)
@@ -118,7 +118,7 @@ def test_an_env_that_does_not_repeat_is_not_filmed(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_filmed_is_said(
+def test_envs_and_paths_that_allow_no_video_are_refused(
     cls: str, file: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_ffmpeg(monkeypatch)
@@ -127,7 +127,7 @@ def test_what_cannot_be_filmed_is_said(
 
 
 @pytest.mark.parametrize("agents", ["shared", "joint"])
-def test_of_agents_whole_games_are_filmed(
+def test_a_video_of_agents_shows_the_game_of_all(
     agents: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_ffmpeg(monkeypatch)
@@ -142,8 +142,8 @@ def test_of_agents_whole_games_are_filmed(
         else PartSpec("random", Random, Random.Config())
     )
     node = Evaluator(env=env, policy=policy, episodes=6 if agents == "shared" else 3, seed=5)
-    films = node.record_videos(weights(2), tmp_path / "films")
-    assert [[red for red, _, _ in pictures(film)] for film in films] == [
+    videos = node.record_videos(weights(2), tmp_path / "videos")
+    assert [[red for red, _, _ in frame_colours(video)] for video in videos] == [
         [0, 1, 2],
         [0, 1, 2, 3],
         [0, 1, 2, 3, 4, 5],
@@ -151,10 +151,10 @@ def test_of_agents_whole_games_are_filmed(
 
 
 @pytest.mark.parametrize("ending", ["mp4", "gif"])
-def test_a_film_that_cannot_be_written_whole_is_an_error_and_leaves_nothing(
+def test_a_video_that_cannot_be_completed_is_an_error_and_leaves_no_file(
     ending: str, tmp_path: Path
 ) -> None:
-    """As on a disk that is full: no file may be larger than some bytes."""
+    """A limit of the file size stands for a full disk."""
     if ending == "mp4":
         pytest.importorskip("imageio_ffmpeg")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -162,25 +162,25 @@ def test_a_film_that_cannot_be_written_whole_is_an_error_and_leaves_nothing(
     resource.setrlimit(resource.RLIMIT_FSIZE, (700, hard))
     try:
         with pytest.raises(UnsoundError, match=r"the video cannot be written: .*; free some space"):
-            write(tmp_path / f"a.{ending}", noise)
+            write_video(tmp_path / f"a.{ending}", noise)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
 
 
-def write(path: Path, pictures: np.ndarray) -> None:
-    with video_files.video_writer(path, lambda: 10) as frame:
-        for picture in pictures:
-            frame(picture)
+def write_video(path: Path, frames: np.ndarray) -> None:
+    with video_files.video_writer(path, lambda: 10) as add_frame:
+        for frame in frames:
+            add_frame(frame)
 
 
-def test_pictures_of_odd_sizes_get_a_margin_in_mp4(tmp_path: Path) -> None:
+def test_frames_of_odd_size_are_padded_in_mp4(tmp_path: Path) -> None:
     exe = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
-    write(tmp_path / "odd.mp4", np.full((2, 21, 33, 3), 200, np.uint8))
+    write_video(tmp_path / "odd.mp4", np.full((2, 21, 33, 3), 200, np.uint8))
     shown = ["-i", tmp_path / "odd.mp4", "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     raw = subprocess.run([exe, "-loglevel", "error", *shown], capture_output=True, check=True)
     colours = np.frombuffer(raw.stdout, np.uint8).reshape(2, 22, 34, 3)
-    assert abs(colours.astype(int) - 200).max() <= 3  # to the end of the margin
+    assert abs(colours.astype(int) - 200).max() <= 3  # the padding included
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_pictures_of_odd_sizes_get_a_margin_in_mp4(tmp_path: Path) -> None:
         (np.zeros((4, 5, 3), np.float32), r"float32\[4, 5, 3\]; a frame"),
     ],
 )
-def test_what_is_no_picture_is_refused(rendered: Any, what: str, tmp_path: Path) -> None:
+def test_a_rendering_that_is_no_frame_is_refused(rendered: Any, what: str, tmp_path: Path) -> None:
     node = evaluator()
     with (
         pytest.raises(UnsoundError, match=what),
@@ -201,7 +201,7 @@ def test_what_is_no_picture_is_refused(rendered: Any, what: str, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_runs_best_checkpoint_is_filmed(
+def test_flowrl_eval_makes_a_video_of_the_best_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from flowrl.cli.main import main
@@ -209,7 +209,7 @@ def test_a_runs_best_checkpoint_is_filmed(
     run = tmp_path / "run"
     args = ["run", "cartpole_dqn", "--train-iters", "96", "--out", str(run), "--quiet"]
     assert main([*args, "--set", "evaluator.episodes=3"]) == 0
-    assert main(["eval", str(run), "--video", str(tmp_path / "films"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert len(told["videos"]) == 3
-    assert all(Path(film).stat().st_size > 1000 for film in told["videos"])
+    assert main(["eval", str(run), "--video", str(tmp_path / "videos"), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(result["videos"]) == 3
+    assert all(Path(video).stat().st_size > 1000 for video in result["videos"])

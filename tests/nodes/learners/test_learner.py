@@ -1,4 +1,4 @@
-"""The learner node: iterations, states, command, metrics, priorities."""
+"""The learner: its iterations, state, command, metrics and priorities."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def describe(schema: Any) -> Any:
     )
 
 
-def test_it_needs_the_columns_that_its_policy_reads() -> None:
+def test_the_learner_needs_the_columns_that_its_policy_reads() -> None:
     facts = describe(SCHEMA)
     assert facts.needs == {"data": {"obs": SCHEMA["obs"], "reward": Column("float32")}}
     assert facts.on_policy is False
@@ -62,17 +62,17 @@ def test_data_without_observations_or_actions_is_unsound(schema: Any, missing: s
         describe(schema)
 
 
-def test_the_policy_knows_the_columns_as_they_were_described() -> None:
+def test_the_policy_has_the_described_columns() -> None:
     assert learner()._policy.action.n == 3
 
 
-def test_the_model_is_built_from_a_seed_of_the_nodes_own() -> None:
+def test_the_models_seed_depends_on_the_nodes_name() -> None:
     contexts = [Context("learner", seed=s, inputs={"data": SCHEMA}) for s in (0, 0, 1)]
     a, b, c = (learner(context)._mode.seed for context in contexts)
     assert a == b != c
 
 
-def test_each_firing_is_one_iteration_and_a_new_version() -> None:
+def test_each_firing_is_one_train_iteration_and_a_new_version() -> None:
     node = learner()
     weights = [node.state("weights").arrays["w"].tolist()]
     for _ in range(3):
@@ -81,7 +81,7 @@ def test_each_firing_is_one_iteration_and_a_new_version() -> None:
     assert weights == [[0], [1], [2], [3]]
 
 
-def test_the_settings_that_travel_with_the_weights_follow_from_progress() -> None:
+def test_the_command_depends_on_progress() -> None:
     node = learner()
     node.ctx.clock = Clock({"collector": Count(env_steps=96), "learner": Count(train_iters=5)})
     assert node.state().command == {"iters": 5.0, "steps": 96.0}
@@ -89,14 +89,14 @@ def test_the_settings_that_travel_with_the_weights_follow_from_progress() -> Non
     assert node._mode.commands == [{"iters": 5.0, "steps": 96.0}]
 
 
-def test_metrics_are_means_over_the_iterations_since_the_last_line() -> None:
+def test_metrics_are_means_since_the_last_report() -> None:
     node = learner(log_every_iters=3)
     for _ in range(7):
         node.fire(batch())
     assert node.ctx.records == [MetricsRecord({"loss": 2.0}), MetricsRecord({"loss": 5.0})]
 
 
-def test_weights_that_are_no_numbers_end_the_run_where_metrics_are_due(
+def test_weights_with_nan_end_the_run_at_the_next_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     node = learner(log_every_iters=2)
@@ -106,14 +106,14 @@ def test_weights_that_are_no_numbers_end_the_run_where_metrics_are_due(
         node.fire(batch())
 
 
-def test_priorities_are_given_row_by_row() -> None:
+def test_priorities_have_a_row_for_each_row() -> None:
     node = learner(priorities=True)
     given = node.fire(batch(3))
     assert given["priority"].tolist() == [0.0, 1.0, 2.0]
     assert given.schema == {"priority": Column("float32")}
 
 
-def test_by_hand_training_counts_iterations_and_env_steps() -> None:
+def test_train_counts_iterations_and_env_steps() -> None:
     policy = Toy(obs=SCHEMA["obs"], action=SCHEMA["action"])
     node = Learner(policy=policy)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""What the observed mask forbids is never done, by whichever policy, and counts in no target."""
+"""No policy takes an action that the observed mask forbids, and no target includes one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def masked_obs(masks: list[list[int]]) -> Any:
 
 
 @pytest.mark.parametrize("cls", [Dqn, Ppo, Random])
-def test_no_policy_ever_does_what_is_forbidden(cls: Any) -> None:
+def test_no_policy_takes_a_forbidden_action(cls: Any) -> None:
     envs = game()
     spec = envs.spec()
     small = {} if cls is Random else {"model": Mlp(hidden=[8])}
@@ -64,7 +64,7 @@ def test_no_policy_ever_does_what_is_forbidden(cls: Any) -> None:
     assert obs["action_mask"][np.arange(4), greedy.forward(obs)["action"]].all()
 
 
-def test_allowed_actions_are_drawn_alike() -> None:
+def test_allowed_actions_are_drawn_uniformly() -> None:
     allowed = np.tile([True, False, True, True], (6000, 1))
     counts = np.bincount(uniform_allowed(allowed, np.random.default_rng(0)), minlength=4)
     assert counts[1] == 0
@@ -75,7 +75,7 @@ SEVERAL = Column("int64", (2,), low=np.array([0, 0]), high=np.array([1, 2]))
 
 
 @pytest.mark.parametrize("cls", [Ppo, Random])
-def test_of_several_choices_each_obeys_its_part_of_the_mask(cls: Any) -> None:
+def test_each_of_several_choices_obeys_its_part_of_the_mask(cls: Any) -> None:
     nested = NestedColumns({"action_mask": Column("int8", (5,)), "x": Column("float32", (2,))})
     policy = cls(obs=nested, action=SEVERAL)
     mode = policy.collect_mode(0)
@@ -88,13 +88,13 @@ def test_of_several_choices_each_obeys_its_part_of_the_mask(cls: Any) -> None:
     assert {tuple(row) for row in drawn.tolist()} == {(1, 0), (1, 2)}
 
 
-def test_a_mask_beside_real_valued_actions_is_an_observation_like_others() -> None:
+def test_a_mask_with_real_valued_actions_is_an_ordinary_observation() -> None:
     nested = NestedColumns({"action_mask": Column("int8", (5,)), "x": Column("float32", (2,))})
     mode = Random(obs=nested, action=Column("float32", (1,), low=0.0, high=1.0)).collect_mode(0)
     assert mode.forward(nested.empty(3))["action"].shape == (3, 1)
 
 
-def test_the_target_of_dqn_looks_at_allowed_actions_only() -> None:
+def test_the_target_of_dqn_includes_allowed_actions_only() -> None:
     nested, obs = masked_obs([[1, 1, 1], [0, 1, 0]])
     policy = Dqn(obs=nested, action=Column("int64", n=3), model=Mlp(hidden=[]), gamma=1.0)
     mode = policy.learn_mode(3)
@@ -120,7 +120,7 @@ def test_the_target_of_dqn_looks_at_allowed_actions_only() -> None:
     np.testing.assert_allclose(mode._target(batch), [q.max(), q[1]], rtol=1e-5)
 
 
-def test_likelihood_and_entropy_are_of_what_is_allowed() -> None:
+def test_likelihood_and_entropy_are_those_of_allowed_actions() -> None:
     nested, obs = masked_obs([[1, 0, 1], [0, 0, 1]])
     policy = Ppo(obs=nested, action=Column("int64", n=3))
     net = policy.learn_mode(0).net

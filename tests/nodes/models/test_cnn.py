@@ -1,4 +1,4 @@
-"""The convolutional network: layouts, sizes, leaves beside images; learned and acted."""
+"""The convolutional network: layouts, sizes, other leaves, learning and acting."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_frames_and_colours_are_channels(
 
 
 def test_the_pixels_of_a_channel_are_those_of_the_image() -> None:
-    """Channels last and channels first are the same image, and give the same heads."""
+    """The same image with channels last and channels first has the same heads."""
     last = np.random.default_rng(0).integers(256, size=(2, 12, 10, 3), dtype=np.uint8)
     first = np.ascontiguousarray(np.moveaxis(last, -1, 1))
     one = Cnn(**SMALL).build(Column("uint8", (12, 10, 3)), HEADS, 0)
@@ -56,7 +56,7 @@ def test_the_pixels_of_a_channel_are_those_of_the_image() -> None:
     torch.testing.assert_close(*found)
 
 
-def test_bytes_are_fractions() -> None:
+def test_bytes_are_divided_by_255() -> None:
     module = Cnn(**SMALL).build(Column("uint8", (12, 10)), HEADS, 0)
     pixels = torch.randint(255, (2, 12, 10), dtype=torch.uint8)
     torch.testing.assert_close(module(pixels)["q"], module(pixels / 255)["q"])
@@ -68,7 +68,7 @@ def test_the_network_of_the_paper_has_its_sizes() -> None:
     assert sum(p.numel() for p in module.parameters()) == 1_687_206  # Mnih et al. 2015, 6 actions
 
 
-def test_what_is_seen_beside_images_joins_behind_them() -> None:
+def test_features_of_other_leaves_are_appended_to_those_of_images() -> None:
     nested = NestedColumns(
         {
             "action_mask": Column("int8", (3,), n=2),
@@ -117,10 +117,12 @@ def test_what_is_seen_beside_images_joins_behind_them() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_told_before_the_run(obs: Any, params: Any, what: str) -> None:
-    with pytest.raises(UnsoundError, match=what) as told:
+def test_unsuitable_observations_and_layers_are_refused_before_the_run(
+    obs: Any, params: Any, what: str
+) -> None:
+    with pytest.raises(UnsoundError, match=what) as error:
         Dqn(obs=obs, action=Column("int64", n=2), model=Cnn(**params))
-    assert told.value.key == "model"
+    assert error.value.key == "model"
 
 
 @pytest.mark.parametrize("cls", [Dqn, Ppo])

@@ -1,4 +1,4 @@
-"""What models make of observations: scaled bytes, one-hot, running moments; torch and numpy alike."""
+"""Features of observations: scaled bytes, one-hot, running moments; the same in torch and numpy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MIXED = NestedColumns(
 HEADS: Heads = {"q": LinearHead(2)}
 
 
-def some(rows: int, seed: int = 0) -> Array:
+def random_obs(rows: int, seed: int = 0) -> Array:
     rng = np.random.default_rng(seed)
     obs = MIXED.empty(rows)
     obs["action_mask"] = 1
@@ -51,7 +51,7 @@ def tensors(obs: Array) -> dict[str, Any]:
     return {leaf: torch.from_numpy(obs[leaf].copy()) for leaf in obs.dtype.names or ()}
 
 
-def test_features_are_fractions_then_one_hot_then_numbers_and_never_the_mask() -> None:
+def test_features_are_scaled_bytes_one_hot_and_numbers_without_the_mask() -> None:
     obs = MIXED.empty(1)
     obs["image"], obs["kind"], obs["speed"] = [[0, 51], [255, 102]], 1, [3, -4]
     expected = [[0, 0.2, 1, 0.4, 0, 1, 0, 3, -4]]
@@ -62,7 +62,7 @@ def test_features_are_fractions_then_one_hot_then_numbers_and_never_the_mask() -
     assert not module.state_dict()
 
 
-def test_bytes_that_are_no_fractions_can_be_left_as_they_are() -> None:
+def test_scaling_of_bytes_can_be_turned_off() -> None:
     column, obs = Column("uint8", (2,)), np.array([[3, 9]], np.uint8)
     module = TorchFeatures({"": column}, scale_bytes=False, normalise=False)
     for found in (feature_encoder(column, False)(obs), module(torch.from_numpy(obs)).numpy()):
@@ -70,48 +70,48 @@ def test_bytes_that_are_no_fractions_can_be_left_as_they_are() -> None:
         np.testing.assert_array_equal(found, [[3, 9]])
 
 
-def test_only_measured_quantities_are_normalised() -> None:
+def test_only_real_valued_features_are_normalised() -> None:
     np.testing.assert_array_equal(
         measured_features(feature_leaves(MIXED)), [False] * 7 + [True] * 2
     )
 
 
-def test_what_acts_normalises_as_what_learns() -> None:
+def test_acting_and_learning_normalise_equally() -> None:
     model = Mlp(hidden=[8], normalise_obs=True)
     net = TrainableNetwork(model.build(MIXED, HEADS, 3))
     acts = model.inference_model(MIXED, HEADS, ["q"])
     for seed in range(3):
         acts.load({k: v for k, v in net.weights().items() if model.is_acting_parameter(["q"], k)})
-        obs = some(50, seed)
+        obs = random_obs(50, seed)
         with torch.no_grad():
             heads = net(tensors(obs))["q"].numpy()
         np.testing.assert_allclose(acts(obs)["q"], heads, rtol=1e-4, atol=1e-5)
         net.observe(tensors(obs))
 
 
-def test_normalised_features_have_mean_zero_and_deviation_one() -> None:
+def test_normalised_features_have_mean_0_and_deviation_1() -> None:
     module = TorchFeatures(feature_leaves(MIXED), scale_bytes=True, normalise=True)
-    obs = some(500)
+    obs = random_obs(500)
     for part in np.array_split(obs, 7):
         module.observe(tensors(part))
     found = module(tensors(obs)).numpy()[:, -2:]
     np.testing.assert_allclose(found.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(found.std(0), 1, rtol=1e-5)
-    far = some(1)
+    far = random_obs(1)
     far["speed"] = 1e9
     np.testing.assert_array_equal(module(tensors(far))[0, -2:], 10)
 
 
-def test_moments_are_weights_and_checkpoints_hold_them() -> None:
+def test_moments_are_part_of_the_weights_and_of_checkpoints() -> None:
     model = Mlp(hidden=[8], normalise_obs=True)
     net, other = (TrainableNetwork(model.build(MIXED, HEADS, seed)) for seed in (1, 2))
-    net.observe(tensors(some(20)))
+    net.observe(tensors(random_obs(20)))
     moments = [f"features.moments.{name}" for name in ("count", "mean", "squares")]
     assert set(moments) <= set(net.weights())
     other.load_state_dict(net.state_dict())
     np.testing.assert_array_equal(other.weights()[moments[1]], net.weights()[moments[1]])
     frozen_copy = net.frozen_copy()
-    net.observe(tensors(some(20, 5)))
+    net.observe(tensors(random_obs(20, 5)))
     assert not np.array_equal(frozen_copy.weights()[moments[1]], net.weights()[moments[1]])
     frozen_copy.move_towards(net)
     np.testing.assert_array_equal(frozen_copy.weights()[moments[1]], net.weights()[moments[1]])
@@ -119,7 +119,7 @@ def test_moments_are_weights_and_checkpoints_hold_them() -> None:
 
 @pytest.mark.parametrize("iters", [1, 3])
 def test_a_batch_is_learned_with_the_moments_that_acted(iters: int) -> None:
-    """The likelihoods that acting saw are those that learning begins with: the ratio is 1."""
+    """Acting and the first gradient step have the same likelihoods, so their ratio is 1."""
     envs = SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=4)
     spec = envs.spec()
     model = Mlp(hidden=[16], normalise_obs=True)
@@ -127,6 +127,6 @@ def test_a_batch_is_learned_with_the_moments_that_acted(iters: int) -> None:
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64)
     learner = Learner(policy=policy)
     for _ in range(iters):
-        told = learner._mode.forward(collector.fire(learner.state()), {"lr": 1e-9})
-        assert float(told.metrics["kl"]) < 1e-9
+        result = learner._mode.forward(collector.fire(learner.state()), {"lr": 1e-9})
+        assert float(result.metrics["kl"]) < 1e-9
     assert learner.state().arrays["features.moments.count"] == 64 * iters

@@ -1,4 +1,4 @@
-"""The recurrent model and PPO with it: numpy against torch, unrolls against steps, and learning."""
+"""The recurrent model, and PPO with it: numpy against torch, random_unrolls against steps, and learning."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ def arrays(module: torch.nn.Module) -> dict[str, Any]:
     return {name: p.detach().numpy() for name, p in module.named_parameters()}
 
 
-def unrolls(n: int) -> tuple[Any, Any, Any]:
+def random_unrolls(n: int) -> tuple[Any, Any, Any]:
     obs = RNG.standard_normal((n, STEPS, *OBS.shape), np.float32)
     memory = RNG.standard_normal((n, SIZE), np.float32)
     return obs, memory, RNG.random((n, STEPS)) < 0.3
 
 
-def through(module: torch.nn.Module, obs: Any, memory: Any, begins: Any) -> Any:
+def run_unrolls(module: torch.nn.Module, obs: Any, memory: Any, begins: Any) -> Any:
     flat = torch.from_numpy(obs.reshape(-1, *obs.shape[2:]))
     with torch.no_grad():
         return module(flat, torch.from_numpy(memory), torch.from_numpy(begins))
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_acting_step_by_step_in_numpy_is_going_through_unrolls_in_torch(activation: str) -> None:
+def test_numpy_steps_equal_torch_unrolls(activation: str) -> None:
     model = gru(activation=activation)
     module = model.build(OBS, HEADS, 3)
     inference_model = model.inference_model(OBS, HEADS, ("a",))
     inference_model.load(arrays(module))
-    obs, memory, begins = unrolls(4)
-    found = through(module, obs, memory, begins)
+    obs, memory, begins = random_unrolls(4)
+    found = run_unrolls(module, obs, memory, begins)
     for t in range(STEPS):
         memory = np.where(begins[:, t : t + 1], np.float32(0), memory)
         out = inference_model(obs[:, t], {"memory": memory})
@@ -68,13 +68,13 @@ def test_acting_step_by_step_in_numpy_is_going_through_unrolls_in_torch(activati
     assert set(out) == {"a", "memory"}
 
 
-def test_an_episodes_begin_forgets_what_came_before_it() -> None:
+def test_the_memory_is_cleared_where_an_episode_begins() -> None:
     module = gru().build(OBS, HEADS, 0)
-    obs, memory, begins = unrolls(2)
+    obs, memory, begins = random_unrolls(2)
     begins[:] = False
     begins[:, 2] = True
-    first = through(module, obs, memory, begins)["a"].reshape(2, STEPS, -1)
-    other = through(module, obs, memory * 2 + 1, begins)["a"].reshape(2, STEPS, -1)
+    first = run_unrolls(module, obs, memory, begins)["a"].reshape(2, STEPS, -1)
+    other = run_unrolls(module, obs, memory * 2 + 1, begins)["a"].reshape(2, STEPS, -1)
     assert not torch.equal(first[:, :2], other[:, :2])
     assert torch.equal(first[:, 2:], other[:, 2:])
 
@@ -83,9 +83,9 @@ def ppo(**params: Any) -> Ppo:
     return Ppo(obs=OBS, action=DISCRETE, model=gru(), unroll_steps=STEPS, **params)
 
 
-def batch_of(policy: Ppo, n: int) -> Batch:
-    """Unrolls as a collector gives them, at random."""
-    obs, memory, over = unrolls(n)
+def random_batch(policy: Ppo, n: int) -> Batch:
+    """Random unrolls with a collector's columns."""
+    obs, memory, over = random_unrolls(n)
     last = over.copy()
     last[:, -1] = True
     terminated = over & (RNG.random(over.shape) < 0.5)
@@ -105,9 +105,9 @@ def batch_of(policy: Ppo, n: int) -> Batch:
     )
 
 
-def test_advantages_are_those_of_the_slow_implementation() -> None:
+def test_advantages_equal_those_of_the_slow_implementation() -> None:
     policy = ppo(normalise_advantages=False, gamma=0.9, gae_lambda=0.8)
-    mode, batch = policy.learn_mode(1), batch_of(policy, 6)
+    mode, batch = policy.learn_mode(1), random_batch(policy, 6)
     found, _, _ = mode._advantages(batch)
     module = mode.net.module
     expected = []
@@ -117,9 +117,9 @@ def test_advantages_are_those_of_the_slow_implementation() -> None:
             no = np.zeros((1, 1), bool)
             if t and batch["last"][k, t - 1]:
                 memory = np.zeros_like(memory)
-            out = through(module, batch["obs"][k : k + 1, t : t + 1], memory, no)
+            out = run_unrolls(module, batch["obs"][k : k + 1, t : t + 1], memory, no)
             memory = out["memory"].numpy()
-            after = through(module, batch["next_obs"][k : k + 1, t : t + 1], memory, no)
+            after = run_unrolls(module, batch["next_obs"][k : k + 1, t : t + 1], memory, no)
             v_t.append(out["value"].item())
             v_tp1.append(after["value"].item())
         cut = batch["last"][k]
@@ -131,7 +131,7 @@ def test_advantages_are_those_of_the_slow_implementation() -> None:
 
 def test_each_epoch_learns_from_every_unroll_once() -> None:
     policy = ppo(epochs=2, minibatch_size=STEPS * 2)
-    mode, batch, seen = policy.learn_mode(0), batch_of(policy, 5), []
+    mode, batch, seen = policy.learn_mode(0), random_batch(policy, 5), []
     step = mode._descend
     mode._descend = lambda dealt, lr: (seen.append(dealt[1]), step(dealt, lr))[1]
     mode.forward(batch, {"lr": 1e-3})
@@ -141,9 +141,9 @@ def test_each_epoch_learns_from_every_unroll_once() -> None:
         assert sorted(map(tuple, rows)) == sorted(map(tuple, batch["memory"]))
 
 
-def test_what_is_saved_goes_on_as_before() -> None:
+def test_a_restored_learner_continues_with_the_same_bits() -> None:
     policy = ppo()
-    batches = [batch_of(policy, 4) for _ in range(4)]
+    batches = [random_batch(policy, 4) for _ in range(4)]
     mode, again = policy.learn_mode(0), policy.learn_mode(9)
     for batch in batches[:2]:
         mode.forward(batch, {"lr": 1e-3})
@@ -154,7 +154,7 @@ def test_what_is_saved_goes_on_as_before() -> None:
     assert same_bits(mode.state_dict(), again.state_dict())
 
 
-def test_weights_hold_what_acting_needs_and_not_the_value() -> None:
+def test_acting_weights_exclude_the_value_head() -> None:
     policy = ppo()
     weights = policy.learn_mode(0).weights()
     assert not any("value" in name for name in weights)
@@ -170,7 +170,7 @@ def test_weights_hold_what_acting_needs_and_not_the_value() -> None:
     }
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def test_inconsistent_models_and_unrolls_are_refused() -> None:
     with pytest.raises(UnsoundError, match="a recurrent model must learn from unrolls"):
         Ppo(obs=OBS, action=DISCRETE, model=gru())
     with pytest.raises(UnsoundError, match="a recurrent model must learn from unrolls"):
@@ -196,14 +196,14 @@ def mean_return(model: Any, unroll_steps: int | None, iters: int) -> float:
 
 
 @pytest.mark.slow
-def test_what_was_seen_some_steps_ago_is_remembered_and_used() -> None:
-    """Without memory nobody is right more often than by chance."""
+def test_a_recurrent_policy_uses_earlier_observations() -> None:
+    """Without memory, no policy is better than chance."""
     assert mean_return(Gru(size=16), 8, 60) > 0.9
     assert mean_return(None, None, 60) < 0.5
 
 
 @pytest.mark.slow
-def test_a_graph_with_memory_gives_the_same_bits_on_several_sites(tmp_path: Path) -> None:
+def test_a_recurrent_graph_has_the_same_digest_on_several_sites(tmp_path: Path) -> None:
     graph = tmp_path / "remembering.yaml"
     graph.write_text(
         "extends: cartpole_ppo\n"

@@ -1,4 +1,4 @@
-"""Models: numpy acts as torch learns, and one vector holds every parameter."""
+"""Models: numpy acts as torch computes, and one vector contains all parameters."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def observations(rows: int = 7) -> np.ndarray:
 
 
 class Tiny(torch.nn.Module):
-    """A user's own module, with a buffer."""
+    """A module of your own, with a buffer."""
 
     def __init__(self, obs: Column, heads, width: int = 3) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def test_numpy_acts_as_torch_computes(activation: str, init: str, shared: bool) 
         (Column("float32"), np.arange(3, dtype=np.float32)),
     ],
 )
-def test_observations_of_any_kind_are_numbers_to_dense_layers(column: Column, obs) -> None:
+def test_dense_layers_accept_observations_of_every_kind(column: Column, obs) -> None:
     model = Mlp(hidden=[8])
     module = model.build(column, {"q": LinearHead(2)}, seed=0)
     inference_model = model.inference_model(column, {"q": LinearHead(2)}, ("q",))
@@ -78,12 +78,12 @@ def test_observations_of_any_kind_are_numbers_to_dense_layers(column: Column, ob
     np.testing.assert_allclose(inference_model(obs)["q"], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_net_without_hidden_layers_is_affine() -> None:
+def test_a_network_without_hidden_layers_is_affine() -> None:
     module = Mlp(hidden=[]).build(OBS, {"q": LinearHead(2)}, seed=0)
     assert sorted(Network(module).weights()) == ["q.out.bias", "q.out.weight"]
 
 
-def test_a_dueling_heads_mean_is_the_states_value() -> None:
+def test_the_mean_of_a_dueling_head_is_the_value_of_the_state() -> None:
     module = Mlp(hidden=[8]).build(OBS, {"q": DuelingHead(3)}, seed=0)
     x = torch.relu(module.trunk.get_submodule("0")(torch.from_numpy(observations())))
     value = module.q.value(x)
@@ -91,7 +91,7 @@ def test_a_dueling_heads_mean_is_the_states_value() -> None:
     torch.testing.assert_close(q.mean(1, keepdim=True), value)
 
 
-def test_only_what_acts_is_sent() -> None:
+def test_only_acting_parameters_are_sent() -> None:
     apart, shared = Mlp(hidden=[8], shared=False), Mlp(hidden=[8])
     heads = {"logits": LinearHead(2), "value": LinearHead(1)}
     for model, wanted in ((apart, {"logits"}), (shared, {"trunk", "logits"})):
@@ -102,7 +102,7 @@ def test_only_what_acts_is_sent() -> None:
         model.inference_model(OBS, heads, ("logits",)).load(names)  # and that is enough
 
 
-def test_first_weights_depend_on_the_seed_alone() -> None:
+def test_initial_weights_depend_on_the_seed_only() -> None:
     def weights(seed: int, poison: int) -> dict[str, np.ndarray]:
         torch.manual_seed(poison)
         return Network(Mlp().build(OBS, HEADS, seed)).weights()
@@ -112,7 +112,7 @@ def test_first_weights_depend_on_the_seed_alone() -> None:
     assert not np.array_equal(one["trunk.0.weight"], other["trunk.0.weight"])
 
 
-def test_building_leaves_torchs_generator_alone() -> None:
+def test_building_does_not_change_torchs_generator() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -120,7 +120,7 @@ def test_building_leaves_torchs_generator_alone() -> None:
     torch.testing.assert_close(torch.rand(3), expected)
 
 
-def test_orthogonal_layers_keep_lengths_and_the_heads_scale_is_its_gain() -> None:
+def test_orthogonal_layers_keep_lengths_and_heads_have_their_scale() -> None:
     model = Mlp(hidden=[4], init="orthogonal")
     module = model.build(OBS, {"logits": LinearHead(2, 0.01)}, seed=0)
     first, head = module.trunk.get_submodule("0").weight, module.logits.out.weight
@@ -128,7 +128,7 @@ def test_orthogonal_layers_keep_lengths_and_the_heads_scale_is_its_gain() -> Non
     torch.testing.assert_close(head @ head.T, 1e-4 * torch.eye(2), atol=1e-8, rtol=0)
 
 
-def test_what_has_no_weights_yet_says_so() -> None:
+def test_a_model_without_weights_cannot_act() -> None:
     inference_model = Mlp(hidden=[4]).inference_model(OBS, {"q": LinearHead(2)}, ("q",))
     with pytest.raises(
         RuntimeError, match="the model has no weights; load those of a learner first"
@@ -149,14 +149,14 @@ def test_what_has_no_weights_yet_says_so() -> None:
          ModuleModel(path=f"{__name__}:Tiny", args={"width": 1})),
     ],
 )  # fmt: skip
-def test_weights_of_another_network_do_not_act(trained: Model, acts: Model) -> None:
+def test_weights_of_another_network_are_refused(trained: Model, acts: Model) -> None:
     heads = {"q": LinearHead(2)}
     weights = Network(trained.build(OBS, heads, 0)).weights()
     with pytest.raises(ValueError, match="is it that of another model"):
         acts.inference_model(OBS, heads, ("q",)).load(weights)
 
 
-def test_a_users_module_is_built_trained_and_acts() -> None:
+def test_a_module_of_your_own_is_built_learns_and_acts() -> None:
     model = ModuleModel(path=f"{__name__}:Tiny", args={"width": 5})
     heads = {"q": LinearHead(2)}
     net = TrainableNetwork(model.build(OBS, heads, seed=0))
@@ -185,7 +185,7 @@ def test_weights_are_a_copy() -> None:
 
 
 @pytest.mark.parametrize("eps", [1e-8, 1e-3])
-def test_adam_agrees_with_torchs_own(eps: float) -> None:
+def test_adam_agrees_with_torchs_adam(eps: float) -> None:
     start = torch.randn(20, generator=torch.Generator().manual_seed(0))
     mine, theirs = start.clone(), torch.nn.Parameter(start.clone())
     adam, reference = Adam(mine, eps=eps), torch.optim.Adam([theirs], lr=0.05, eps=eps)
@@ -197,7 +197,7 @@ def test_adam_agrees_with_torchs_own(eps: float) -> None:
     torch.testing.assert_close(mine, theirs.detach(), rtol=1e-4, atol=1e-6)
 
 
-def test_a_long_gradient_is_shortened_and_its_length_told() -> None:
+def test_a_long_gradient_is_scaled_down_and_its_norm_returned() -> None:
     net = TrainableNetwork(
         Mlp(hidden=[]).build(OBS, {"q": LinearHead(1)}, seed=0), max_grad_norm=0.5
     )
@@ -207,7 +207,7 @@ def test_a_long_gradient_is_shortened_and_its_length_told() -> None:
     assert net.grads.norm().item() == pytest.approx(0.5, rel=1e-4)
 
 
-def test_a_short_gradient_is_left_alone() -> None:
+def test_a_short_gradient_is_not_scaled() -> None:
     net = TrainableNetwork(
         Mlp(hidden=[]).build(OBS, {"q": LinearHead(1)}, seed=0), max_grad_norm=50.0
     )
@@ -215,7 +215,7 @@ def test_a_short_gradient_is_left_alone() -> None:
     assert net.grads.norm().item() == pytest.approx(np.sqrt(26))
 
 
-def test_a_frozen_copy_follows_when_it_is_told_to() -> None:
+def test_a_frozen_copy_changes_only_by_move_towards() -> None:
     net = TrainableNetwork(Mlp(hidden=[3]).build(OBS, {"q": LinearHead(2)}, seed=0))
     target = net.frozen_copy()
     start = net.params.clone()
@@ -228,7 +228,7 @@ def test_a_frozen_copy_follows_when_it_is_told_to() -> None:
     assert not target(torch.zeros(1, 4))["q"].requires_grad
 
 
-def test_a_loaded_state_goes_on_as_the_saved_one() -> None:
+def test_a_restored_network_continues_with_the_same_bits() -> None:
     obs = torch.from_numpy(observations())
 
     def train(net: TrainableNetwork, iters: int) -> None:
@@ -245,7 +245,7 @@ def test_a_loaded_state_goes_on_as_the_saved_one() -> None:
     assert torch.equal(one.params, other.params)
 
 
-def test_a_state_that_does_not_fit_is_refused_by_name() -> None:
+def test_an_unsuitable_state_is_refused_by_name() -> None:
     net = Network(Mlp(hidden=[8]).build(OBS, {"q": LinearHead(2)}, 0))
     weights = net.weights()
     weights["surplus"] = weights.pop("q.out.bias")
@@ -253,7 +253,7 @@ def test_a_state_that_does_not_fit_is_refused_by_name() -> None:
         net.load_state_dict(weights)
 
 
-def test_a_model_without_a_network_says_so() -> None:
+def test_a_model_without_a_network_is_an_error() -> None:
     from flowrl.nodes.models.model import Model
 
     with pytest.raises(NotImplementedError, match="Model does not define network"):

@@ -1,4 +1,4 @@
-"""From heads to actions."""
+"""Sampling of actions from heads."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def test_argmax_takes_each_rows_best() -> None:
+def test_argmax_takes_the_best_action_of_each_row() -> None:
     scores = np.array([[0, 1, 2], [5, 4, 3], [1, 7, 1]], np.float32)
     np.testing.assert_array_equal(argmax(scores), [2, 0, 1])
 
@@ -22,13 +22,13 @@ def test_epsilon_0_is_greedy_and_epsilon_1_is_uniform() -> None:
     assert np.abs(counts - 1000).max() < 120  # four standard deviations
 
 
-def test_each_row_decides_for_itself_whether_to_explore() -> None:
+def test_rows_explore_independently() -> None:
     scores = np.tile(np.array([1, 0], np.float32), (10_000, 1))
     explored = epsilon_greedy(scores, 0.3, rng())  # half of the explorers take the best one anyway
     assert explored.mean() == pytest.approx(0.15, abs=0.015)
 
 
-def test_multinomial_draws_with_the_softmax_probabilities() -> None:
+def test_categorical_draws_have_the_softmax_probabilities() -> None:
     p = np.array([0.1, 0.6, 0.3])
     logits = np.tile(np.log(p) + 5, (20_000, 1)).astype(np.float32)
     action, logp = sample_categorical(logits, rng())
@@ -36,14 +36,14 @@ def test_multinomial_draws_with_the_softmax_probabilities() -> None:
     np.testing.assert_allclose(logp, np.log(p)[action], rtol=1e-5)
 
 
-def test_multinomial_never_draws_what_is_impossible() -> None:
+def test_categorical_draws_never_have_probability_0() -> None:
     logits = np.tile(np.array([-np.inf, 0, -np.inf, 0, -np.inf], np.float32), (5000, 1))
     action, logp = sample_categorical(logits, rng())
     assert set(action) == {1, 3}
     np.testing.assert_allclose(logp, np.log(0.5), rtol=1e-6)
 
 
-def test_multinomial_survives_logits_of_any_size() -> None:
+def test_categorical_draws_work_with_logits_of_any_size() -> None:
     action, logp = sample_categorical(np.array([[3e4, -3e4], [-3e4, 3e4]], np.float32), rng())
     np.testing.assert_array_equal(action, [0, 1])
     np.testing.assert_array_equal(logp, [0, 0])
@@ -58,7 +58,7 @@ def test_gaussian_draws_have_the_mean_and_deviation_of_the_head() -> None:
     assert action.dtype == np.float32
 
 
-def test_the_gaussian_log_density_is_that_of_the_formula() -> None:
+def test_the_gaussian_log_density_equals_the_formula() -> None:
     mean, std = np.array([[0.3, -1.0]], np.float32), np.array([[0.7, 1.5]], np.float32)
     action, logp = sample_gaussian(mean, np.log(std), rng(3))
     density = np.exp(-0.5 * ((action - mean) / std) ** 2) / (std * np.sqrt(2 * np.pi))

@@ -1,4 +1,4 @@
-"""DQN: targets worked by hand, schedules, and the same bits again."""
+"""DQN: hand-worked targets, schedules, and reproducible bits."""
 
 import math
 from itertools import product
@@ -33,8 +33,8 @@ def table_dqn(**params) -> Dqn:
     return Dqn(obs=STATES, action=DISCRETE, **given)
 
 
-def write(network, table: list[list[float]]) -> None:
-    """Make the network's Q this table (states, actions)."""
+def set_table(network, table: list[list[float]]) -> None:
+    """Set the network's Q to this table (states, actions)."""
     with torch.no_grad():
         network.module.q.out.weight.copy_(torch.tensor(table).T)
         network.module.q.out.bias.zero_()
@@ -45,7 +45,7 @@ TARGET = [[0.0, 0.0], [10.0, 20.0], [7.0, 5.0]]
 
 
 def two_rows(**columns) -> Batch:
-    """In state 0 action 1 leads to 1 for a reward of 1; in 1, action 0 to 2 for 5, terminated."""
+    """Two transitions: (s 0, a 1, r 1, s 1), and (s 1, a 0, r 5, s 2), which terminates."""
     given = {
         "obs": np.array([0, 1]),
         "action": np.array([1, 0]),
@@ -58,8 +58,8 @@ def two_rows(**columns) -> Batch:
 
 def table_learner(**params):
     mode = table_dqn(**params).learn_mode(seed=0)
-    write(mode.online, ONLINE)
-    write(mode.target, TARGET)
+    set_table(mode.online, ONLINE)
+    set_table(mode.target, TARGET)
     return mode
 
 
@@ -72,7 +72,7 @@ def table_learner(**params):
         (True, [4.0, 1.0]),
     ],
 )
-def test_targets_are_as_worked_by_hand(double: bool, expected: list[float]) -> None:
+def test_targets_equal_hand_worked_numbers(double: bool, expected: list[float]) -> None:
     learned = table_learner(double=double).forward(two_rows(), {})
     np.testing.assert_allclose(learned.priorities, expected)
 
@@ -81,12 +81,12 @@ def test_targets_are_as_worked_by_hand(double: bool, expected: list[float]) -> N
     ("loss", "expected"),
     [("mse", (16 + 1) / 2), ("huber", ((4 - 0.5) + 0.5) / 2)],
 )
-def test_losses_are_as_worked_by_hand(loss: str, expected: float) -> None:
+def test_losses_equal_hand_worked_numbers(loss: str, expected: float) -> None:
     learned = table_learner(loss=loss).forward(two_rows(), {})
     assert float(learned.metrics["loss"]) == pytest.approx(expected)
 
 
-def test_only_the_taken_actions_move_and_towards_their_targets() -> None:
+def test_only_the_values_of_taken_actions_move_towards_their_targets() -> None:
     mode = table_learner(lr=0.1)
     mode.forward(two_rows(), {})
     moved = mode.online.module.q.out.weight.detach().T - torch.tensor(ONLINE)
@@ -107,7 +107,7 @@ def test_the_weights_of_a_prioritised_buffer_scale_each_rows_loss() -> None:
     np.testing.assert_allclose(learned.priorities, [4.0, 1.0])  # errors as they are
 
 
-def test_the_target_is_copied_every_so_many_iterations() -> None:
+def test_the_target_is_copied_at_its_interval() -> None:
     mode = Dqn(obs=OBS, action=DISCRETE, target_every_iters=3).learn_mode(0)
     first = mode.target.params.clone()
     for iteration in range(1, 7):
@@ -125,7 +125,7 @@ def test_a_blended_target_moves_a_fraction_in_every_iteration() -> None:
 
 
 def test_q_learning_finds_the_values_of_a_chain() -> None:
-    """0 -> 1 -> 2 -> end by action 1, for 1 in the end; action 0 ends at once for nothing."""
+    """Action 1 leads 0 -> 1 -> 2 -> end, with reward 1 at the end; action 0 ends at once, without a reward."""
     policy = table_dqn(lr=0.05, target_every_iters=20, gamma=0.5)
     mode, grid = policy.learn_mode(0), list(product(range(3), range(2)))
     batch = Batch(
@@ -148,7 +148,7 @@ def test_q_learning_finds_the_values_of_a_chain() -> None:
 
 
 @pytest.mark.parametrize("shape", ["exponential", "linear"])
-def test_epsilon_begins_at_its_start_and_falls_to_its_end(shape: str) -> None:
+def test_epsilon_decays_from_start_to_end(shape: str) -> None:
     policy = Dqn(obs=OBS, action=DISCRETE, epsilon_shape=shape, epsilon_decay_steps=100)
     found = [policy.command(Count(env_steps=t))["epsilon"] for t in range(0, 2000, 10)]
     assert found[0] == pytest.approx(0.95)
@@ -156,7 +156,7 @@ def test_epsilon_begins_at_its_start_and_falls_to_its_end(shape: str) -> None:
     assert found == sorted(found, reverse=True)
 
 
-def test_epsilons_shapes_are_their_formulas() -> None:
+def test_the_decays_of_epsilon_equal_their_formulas() -> None:
     given = {"epsilon_start": 1.0, "epsilon_end": 0.2, "epsilon_decay_steps": 100}
     line = Dqn(obs=OBS, action=DISCRETE, epsilon_shape="linear", **given)
     curve = Dqn(obs=OBS, action=DISCRETE, epsilon_shape="exponential", **given)
@@ -164,7 +164,7 @@ def test_epsilons_shapes_are_their_formulas() -> None:
     assert curve.command(Count(100))["epsilon"] == pytest.approx(0.2 + 0.8 / math.e)
 
 
-def test_collecting_explores_by_the_command_that_came_with_the_weights() -> None:
+def test_collecting_explores_according_to_the_command() -> None:
     policy = table_dqn()
     act, weights = policy.collect_mode(seed=0), table_learner().weights()
     obs = np.zeros(2000, np.int64)  # action 1 is best
@@ -181,7 +181,7 @@ def test_actions_have_the_dtype_of_their_column() -> None:
     assert act.forward(rows()["obs"])["action"].dtype == np.int32
 
 
-def test_twenty_iterations_give_the_same_bits_whatever_the_global_generators() -> None:
+def test_learning_does_not_depend_on_global_generators() -> None:
     policy = Dqn(obs=OBS, action=DISCRETE, target_every_iters=7)
     one, other = trained(policy, poisoned=1), trained(policy, poisoned=2)
     assert same_bits(one.state_dict(), other.state_dict())
@@ -189,7 +189,7 @@ def test_twenty_iterations_give_the_same_bits_whatever_the_global_generators() -
 
 
 @pytest.mark.parametrize("target", ["copy", "blend"])
-def test_saved_and_loaded_equals_uninterrupted(target: str) -> None:
+def test_a_restored_learn_mode_continues_with_the_same_bits(target: str) -> None:
     policy = Dqn(obs=OBS, action=DISCRETE, target=target, target_every_iters=7)
     whole, half = trained(policy, 20), trained(policy, 10)
     resumed = policy.learn_mode(seed=99)
@@ -213,12 +213,12 @@ def test_a_batch_is_not_written_to() -> None:
     assert before == {name: array.tobytes() for name, array in batch.columns.items()}
 
 
-def test_real_valued_actions_are_refused_with_a_way_out() -> None:
+def test_real_valued_actions_are_refused_with_a_hint() -> None:
     with pytest.raises(UnsoundError, match=r"dqn chooses one of n actions.*try ppo"):
         Dqn(obs=OBS, action=CONTINUOUS)
 
 
-def test_a_policy_that_is_ready_is_taken_as_it_is() -> None:
+def test_a_policy_made_by_hand_is_used_as_it_is() -> None:
     policy = Dqn(obs=OBS, action=DISCRETE)
     assert policy_for(policy, OBS, DISCRETE) is policy
     assert set(policy.learn_columns()) == {"obs", "action", "reward", "next_obs", "discount"}

@@ -1,4 +1,4 @@
-"""The expert policy: acts with the weights of a checkpoint, whatever else is learned."""
+"""The expert policy acts with the weights of a checkpoint, independent of learning."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def expert(checkpoint: Path, trained: Any = None, **params: Any) -> Expert:
     return Expert(obs=OBS, action=DISCRETE, checkpoint=str(checkpoint), trained=trained, **params)
 
 
-def test_it_acts_as_what_was_trained_does_and_nothing_changes_it(checkpoint: Path) -> None:
+def test_it_acts_as_the_trained_policy_and_ignores_new_weights(checkpoint: Path) -> None:
     plain = Dqn(obs=OBS, action=DISCRETE)
     best, other = plain.eval_mode(0), plain.learn_mode(1)
     best.load(State(plain.learn_mode(7).weights()))
@@ -48,7 +48,7 @@ def test_it_acts_as_what_was_trained_does_and_nothing_changes_it(checkpoint: Pat
     assert np.array_equal(found["action"], best.forward(OBSERVED)["action"])
 
 
-def test_it_may_explore_as_it_did_when_the_checkpoint_was_kept(checkpoint: Path) -> None:
+def test_it_can_explore_as_when_the_checkpoint_was_saved(checkpoint: Path) -> None:
     plain = Dqn(obs=OBS, action=DISCRETE).collect_mode(3)
     plain.load(State(Dqn(obs=OBS, action=DISCRETE).learn_mode(7).weights(), {"epsilon": 0.5}))
     mode = expert(checkpoint, explore=True).collect_mode(3)
@@ -56,13 +56,13 @@ def test_it_may_explore_as_it_did_when_the_checkpoint_was_kept(checkpoint: Path)
         assert np.array_equal(mode.forward(OBSERVED)["action"], plain.forward(OBSERVED)["action"])
 
 
-def test_its_columns_are_those_that_its_mode_gives(checkpoint: Path) -> None:
+def test_its_columns_are_those_of_its_mode(checkpoint: Path) -> None:
     ppo = Ppo(obs=OBS, action=DISCRETE)
     assert set(expert(checkpoint, ppo).collect_columns()) == {"action"}
     assert set(expert(checkpoint, ppo, explore=True).collect_columns()) == {"action", "logp"}
 
 
-def test_there_is_nothing_to_learn(checkpoint: Path) -> None:
+def test_it_cannot_learn(checkpoint: Path) -> None:
     with pytest.raises(UnsoundError, match="does not learn"):
         expert(checkpoint).learn_mode(0)
 
@@ -85,19 +85,19 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_checkpoint_of_another_network_does_not_act(
+def test_a_checkpoint_of_another_network_is_refused(
     model: dict[str, Any], wrong: str, checkpoint: Path
 ) -> None:
     with pytest.raises(UnsoundError, match=f"does not fit the policy: .*{wrong}"):
         expert(checkpoint, Dqn(obs=OBS, action=DISCRETE, model=Mlp(**model))).eval_mode(0)
 
 
-def test_its_rows_are_cut_as_the_trained_policys(checkpoint: Path) -> None:
+def test_its_unrolls_are_those_of_the_trained_policy(checkpoint: Path) -> None:
     own = expert(checkpoint, R2d2(obs=OBS, action=DISCRETE, gamma=0.9, burn_in_steps=2))
     assert (own.gamma, own.nstep, own.unroll_steps, own.burn_in_steps) == (0.9, 1, None, 2)
 
 
-def test_it_cannot_collect_rows_that_need_more_columns(checkpoint: Path) -> None:
+def test_it_cannot_act_for_a_policy_with_more_columns(checkpoint: Path) -> None:
     envs = ScriptedEnvs([[5]])
     spec = envs.spec()
     node = SampleCollector(envs=envs, policy=Ppo(obs=spec.obs, action=spec.action), n_sample=2)
@@ -106,7 +106,7 @@ def test_it_cannot_collect_rows_that_need_more_columns(checkpoint: Path) -> None
 
 
 @pytest.mark.slow
-def test_in_a_graph_an_expert_fills_the_buffer_first(tmp_path: Path) -> None:
+def test_an_expert_acts_in_a_warm_up(tmp_path: Path) -> None:
     teacher = flowrl.load("cartpole_dqn").run(train_iters=288, out=tmp_path / "teacher")
     graph = tmp_path / "taught.yaml"
     graph.write_text(
@@ -122,7 +122,7 @@ def test_in_a_graph_an_expert_fills_the_buffer_first(tmp_path: Path) -> None:
     assert result.deterministic
 
 
-def test_what_is_wrong_with_a_warm_ups_setting_is_told_there(tmp_path: Path) -> None:
+def test_a_wrong_setting_of_a_warm_up_is_reported_with_its_location(tmp_path: Path) -> None:
     graph = tmp_path / "taught.yaml"
     expert = "{collector.policy: {type: expert, checkpoint: none.safetensors}}"
     phase = f"{{edges: [collector -> buffer], steps: 9, set: {expert}}}"

@@ -1,4 +1,4 @@
-"""PPO against an implementation that is written out, and the same bits again."""
+"""PPO against a loss written out row by row, and reproducible bits."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def head(mode, name: str, obs: np.ndarray) -> torch.Tensor:
         return mode.net(torch.from_numpy(obs))[name]
 
 
-def written_out(policy: Ppo, mode, batch) -> torch.Tensor:
+def loss_written_out(policy: Ppo, mode, batch) -> torch.Tensor:
     """The loss of the first step over the whole batch, from the papers, row by row."""
     c = policy.config
     v_t = head(mode, "value", batch["obs"])[:, 0].numpy()
@@ -61,12 +61,12 @@ def written_out(policy: Ppo, mode, batch) -> torch.Tensor:
     return total / len(batch)
 
 
-def test_the_gradient_is_that_of_the_loss_as_written_out() -> None:
+def test_the_gradient_equals_that_of_the_loss_written_out() -> None:
     policy = ppo(epochs=1, minibatch_size=1000, max_grad_norm=None)
     mode, reference = policy.learn_mode(3), policy.learn_mode(3)
     rng = np.random.default_rng(1)
     batch = rows(40, logp=np.log(rng.uniform(0.3, 0.9, 40)).astype(np.float32))  # some are clipped
-    written_out(policy, reference, batch).backward()
+    loss_written_out(policy, reference, batch).backward()
     mode.forward(batch, {"lr": 0.0})
     torch.testing.assert_close(mode.net.grads, reference.net.grads, rtol=1e-3, atol=1e-5)
     assert mode.net.grads.abs().max() > 0.01
@@ -82,7 +82,7 @@ def test_the_gradient_is_that_of_the_loss_as_written_out() -> None:
         (1.3, -2.0, 2.0),
     ],
 )
-def test_the_clip_stops_gradients_only_where_nothing_more_is_to_be_gained(
+def test_clipping_stops_gradients_only_if_the_loss_cannot_improve(
     ratio: float, advantage: float, slope: float
 ) -> None:
     at = torch.tensor([ratio], requires_grad=True)
@@ -91,14 +91,14 @@ def test_the_clip_stops_gradients_only_where_nothing_more_is_to_be_gained(
     assert at.grad.item() == pytest.approx(slope)
 
 
-def test_a_clipped_value_counts_its_worse_error() -> None:
+def test_a_clipped_value_has_the_larger_error() -> None:
     value, goal, old = torch.tensor([2.0, 2.0]), torch.tensor([3.0, 0.0]), torch.tensor([1.0, 1.0])
     # held to 1.5: errors (1, 2) become max(1, 1.5)^2 and max(2, 1.5)^2
     assert squared_loss(value, goal, old, 0.5).item() == pytest.approx((1.5**2 + 2**2) / 2)
     assert squared_loss(value, goal, old, None).item() == pytest.approx((1 + 4) / 2)
 
 
-def test_a_truncated_row_bootstraps_from_what_came_and_a_terminated_one_does_not() -> None:
+def test_a_truncated_row_bootstraps_and_a_terminated_one_does_not() -> None:
     flags = np.array([True])
     one = {"reward": np.ones(1, np.float32), "last": flags}
     truncated = rows(1, terminated=~flags, truncated=flags, discount=np.full(1, 0.9, "f4"), **one)
@@ -109,7 +109,7 @@ def test_a_truncated_row_bootstraps_from_what_came_and_a_terminated_one_does_not
     assert mode._advantages(terminated)[0] == pytest.approx(1 - value)
 
 
-def test_the_last_row_of_a_token_bootstraps_though_its_episode_goes_on() -> None:
+def test_the_last_row_of_a_token_bootstraps_even_if_its_episode_continues() -> None:
     no = np.zeros(2, bool)
     last = np.array([False, True])
     batch = rows(2, terminated=no, truncated=no, last=last, discount=np.full(2, 0.9, "f4"))
@@ -119,7 +119,7 @@ def test_the_last_row_of_a_token_bootstraps_though_its_episode_goes_on() -> None
     np.testing.assert_allclose(mode._advantages(batch)[0], expected, rtol=1e-5)
 
 
-def test_normalised_values_change_units_and_nothing_else() -> None:
+def test_normalised_values_only_change_units() -> None:
     mode = ppo(normalise_values=True, normalise_advantages=False).learn_mode(0)
     plain = ppo(normalise_advantages=False).learn_mode(0)
     batch = rows(50)
@@ -134,7 +134,7 @@ def test_normalised_values_change_units_and_nothing_else() -> None:
     np.testing.assert_allclose(old * std + mean, values, rtol=1e-3, atol=1e-4)
 
 
-def test_each_epoch_sees_every_row_once() -> None:
+def test_each_epoch_learns_from_every_row_once() -> None:
     mode, seen = ppo(epochs=3, minibatch_size=10).learn_mode(0), []
     step = mode._descend
     mode._descend = lambda dealt, lr: (seen.append(dealt[0]), step(dealt, lr))[1]
@@ -148,7 +148,7 @@ def test_each_epoch_sees_every_row_once() -> None:
 
 
 @pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
-def test_old_and_new_likelihoods_agree_before_anything_is_learned(action: Column) -> None:
+def test_old_and_new_likelihoods_agree_before_learning(action: Column) -> None:
     policy = ppo(action, epochs=1, minibatch_size=1000)
     mode, act = policy.learn_mode(0), policy.collect_mode(1)
     act.load(State(mode.weights(), {}))
@@ -161,7 +161,7 @@ def test_old_and_new_likelihoods_agree_before_anything_is_learned(action: Column
 
 
 @pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
-def test_what_is_rewarded_grows_likelier(action: Column) -> None:
+def test_rewarded_actions_become_more_likely(action: Column) -> None:
     policy = ppo(action, lr=3e-3, gae_lambda=0.0, gamma=0.0)
     mode, act, greedy = policy.learn_mode(0), policy.collect_mode(1), policy.eval_mode(2)
     obs = rows(64)["obs"]
@@ -187,7 +187,7 @@ def test_real_valued_actions_reach_the_env_within_its_bounds() -> None:
     assert acted["logp"].shape == (500,)
 
 
-def test_the_gaussian_entropy_is_that_of_the_formula() -> None:
+def test_the_gaussian_entropy_equals_the_formula() -> None:
     policy = ppo(CONTINUOUS)
     out = {"mean": torch.zeros(3, 2), "log_std": torch.tensor([[0.0, 1.0]]).expand(3, 2)}
     _, entropy = policy.distribution.logp_entropy(out, torch.zeros(3, 2))
@@ -195,14 +195,14 @@ def test_the_gaussian_entropy_is_that_of_the_formula() -> None:
     torch.testing.assert_close(entropy, expected.expand(3).float())
 
 
-def test_the_learning_rate_falls_to_zero_where_it_is_told_to() -> None:
+def test_the_learning_rate_decays_to_0_if_configured() -> None:
     policy = ppo(lr=0.1, lr_decay_steps=100)
     found = [policy.command(Count(env_steps=t))["lr"] for t in (0, 50, 100, 200)]
     assert found == pytest.approx([0.1, 0.05, 0.0, 0.0])
     assert ppo(lr=0.1).command(Count(10**6))["lr"] == 0.1
 
 
-def test_only_the_actors_weights_travel() -> None:
+def test_only_acting_weights_are_sent() -> None:
     names = ppo().learn_mode(0).weights()
     assert {name.split(".")[0] for name in names} == {"logits"}
     shared = ppo(model=Mlp(hidden=[8])).learn_mode(0).weights()
@@ -210,14 +210,14 @@ def test_only_the_actors_weights_travel() -> None:
 
 
 @pytest.mark.parametrize("params", [{}, {"normalise_values": True, "value_clip": 0.2}])
-def test_twenty_iterations_give_the_same_bits_whatever_the_global_generators(params) -> None:
+def test_learning_does_not_depend_on_global_generators(params) -> None:
     policy = ppo(epochs=2, minibatch_size=10, **params)
     one, other = (trained(policy, poisoned=p, command=LR) for p in (1, 2))
     assert same_bits(one.state_dict(), other.state_dict())
 
 
 @pytest.mark.parametrize("params", [{}, {"normalise_values": True, "value_clip": 0.2}])
-def test_saved_and_loaded_equals_uninterrupted(params) -> None:
+def test_a_restored_learn_mode_continues_with_the_same_bits(params) -> None:
     policy = ppo(epochs=2, minibatch_size=10, **params)
     whole, half = trained(policy, 20, command=LR), trained(policy, 10, command=LR)
     resumed = policy.learn_mode(seed=99)
@@ -227,23 +227,23 @@ def test_saved_and_loaded_equals_uninterrupted(params) -> None:
     assert same_bits(whole.state_dict(), resumed.state_dict())
 
 
-def test_metrics_are_told_and_finite() -> None:
+def test_metrics_are_complete_and_finite() -> None:
     learned = ppo().learn_mode(0).forward(rows(), LR)
     assert {"policy_loss", "value_loss", "entropy", "kl", "clipped"} <= set(learned.metrics)
     assert all(np.isfinite(float(v)) for v in learned.metrics.values())
 
 
-def test_whole_numbers_without_bounds_are_refused_with_a_way_out() -> None:
+def test_whole_numbers_without_bounds_are_refused_with_a_hint() -> None:
     with pytest.raises(UnsoundError, match="no distribution for actions"):
         Ppo(obs=Column("float32", (2,)), action=Column("int64", (2,)))
 
 
-def test_data_of_older_weights_must_not_be_learned_from() -> None:
+def test_ppo_is_on_policy() -> None:
     assert Ppo.on_policy
     assert {"logp", "last", "truncated", "next_obs"} <= set(ppo().learn_columns())
 
 
-def test_an_evaluation_draws_if_it_is_told_to() -> None:
+def test_an_evaluation_draws_actions_if_configured() -> None:
     obs = np.zeros((50, *OBS.shape), OBS.dtype)
     weights = State(ppo().learn_mode(0).weights())
     found = {}

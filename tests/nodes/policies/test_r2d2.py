@@ -1,4 +1,4 @@
-"""Recurrent DQN: targets by hand, memories as the acting ones, and something to remember."""
+"""Recurrent DQN: targets by a plain loop, memory as in acting, and learning to remember."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def policy(**params: Any) -> R2d2:
 def plain_target(
     reward: Array, discount: Array, length: int, v: Array, steps: int, t: int
 ) -> float:
-    """One window, one reward after another."""
+    """Compute one window, one reward after another."""
     total, factor, end = 0.0, 1.0, min(t + steps, length)
     for k in range(t, end):
         total += factor * float(reward[k])
@@ -39,7 +39,7 @@ def plain_target(
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 7), st.integers(1, 9), st.integers(0, 2**31), st.data())
-def test_targets_are_those_of_a_plain_loop(length: int, steps: int, seed: int, data: Any) -> None:
+def test_targets_equal_those_of_a_plain_loop(length: int, steps: int, seed: int, data: Any) -> None:
     rng = np.random.default_rng(seed)
     reward, v = rng.standard_normal((2, length)), rng.standard_normal((2, length + 1))
     ends = [data.draw(st.integers(1, length)) for _ in range(2)]
@@ -52,7 +52,7 @@ def test_targets_are_those_of_a_plain_loop(length: int, steps: int, seed: int, d
             assert found[w, t] == pytest.approx(wanted, abs=1e-9)
 
 
-def test_rescaled_values_by_hand_and_back() -> None:
+def test_rescaling_equals_hand_worked_numbers_and_is_inverted() -> None:
     x = torch.tensor([-8.0, 0.0, 3.0, 99.0], dtype=torch.float64)
     by_hand = [-2 - 0.008, 0.0, 1 + 0.003, 9 + 0.099]
     assert rescale_value(x).tolist() == pytest.approx(by_hand)
@@ -62,7 +62,7 @@ def test_rescaled_values_by_hand_and_back() -> None:
 
 
 @pytest.mark.parametrize("rescale", [True, False])
-def test_the_error_of_an_ended_step_is_to_its_reward_alone(rescale: bool) -> None:
+def test_the_target_of_a_terminal_step_is_its_reward(rescale: bool) -> None:
     learn = policy(rescale=rescale, target_steps=1).learn_mode(3)
     table = sequences()
     table["discount"][:] = 0
@@ -70,9 +70,9 @@ def test_the_error_of_an_ended_step_is_to_its_reward_alone(rescale: bool) -> Non
     q = learn._action_values(learn.online, obs, table["memory"]).detach()[:, :-1]
     q = q.gather(2, torch.tensor(table["action"]).unsqueeze(2)).squeeze(2)
     goal = torch.tensor(table["reward"])
-    told = learn.forward(Batch(table), {})
+    result = learn.forward(Batch(table), {})
     wanted = ((rescale_value(goal) if rescale else goal) - q).abs().numpy()
-    np.testing.assert_allclose(told.priorities, wanted, atol=1e-6)
+    np.testing.assert_allclose(result.priorities, wanted, atol=1e-6)
 
 
 def sequences(count: int = 3, steps: int = 6, seed: int = 0) -> dict[str, Array]:
@@ -90,7 +90,7 @@ def sequences(count: int = 3, steps: int = 6, seed: int = 0) -> dict[str, Array]
 
 
 @pytest.mark.parametrize("burn_in_steps", [0, 2])
-def test_it_learns_with_the_memory_that_acting_would_have(burn_in_steps: int) -> None:
+def test_learning_has_the_memory_that_acting_would_have(burn_in_steps: int) -> None:
     described = policy(burn_in_steps=burn_in_steps)
     learn, act = described.learn_mode(3), described.eval_mode(0)
     act.load(State(learn.weights()))
@@ -105,7 +105,7 @@ def test_it_learns_with_the_memory_that_acting_would_have(burn_in_steps: int) ->
             np.testing.assert_allclose(q[:, t - burn_in_steps], out["q"], atol=1e-5)
 
 
-def test_steps_of_the_burn_in_and_behind_the_end_teach_nothing() -> None:
+def test_burn_in_steps_and_invalid_steps_have_no_effect_on_learning() -> None:
     described = policy(burn_in_steps=2, target_steps=1)
     table = sequences()
     table["valid"][0, 4:] = False
@@ -115,16 +115,16 @@ def test_steps_of_the_burn_in_and_behind_the_end_teach_nothing() -> None:
     learned = []
     for given_table in (table, others):
         learn = described.learn_mode(3)
-        told = learn.forward(Batch(given_table), {})
-        assert told.priorities is not None
-        assert (told.priorities[:, :2] == 0).all()
-        assert (told.priorities[0, 4:] == 0).all()
-        assert (told.priorities[1:, 2:] > 0).all()
+        result = learn.forward(Batch(given_table), {})
+        assert result.priorities is not None
+        assert (result.priorities[:, :2] == 0).all()
+        assert (result.priorities[0, 4:] == 0).all()
+        assert (result.priorities[1:, 2:] > 0).all()
         learned.append(learn.weights())
     assert all(np.array_equal(learned[0][name], learned[1][name]) for name in learned[0])
 
 
-def test_a_saved_learner_goes_on_as_it_would_have() -> None:
+def test_a_restored_learner_continues_with_the_same_bits() -> None:
     described = policy(target_every_iters=2)
     one, other = described.learn_mode(3), described.learn_mode(4)
     batch = Batch({**sequences(), "weight": np.array([1, 0.5, 0.2], np.float32)})
@@ -136,7 +136,7 @@ def test_a_saved_learner_goes_on_as_it_would_have() -> None:
     assert all(np.array_equal(one.weights()[n], other.weights()[n]) for n in one.weights())
 
 
-def test_what_it_cannot_do_is_said() -> None:
+def test_unsupported_configurations_are_refused() -> None:
     with pytest.raises(UnsoundError, match="give `target_steps` instead"):
         policy(nstep=3)
     with pytest.raises(UnsoundError, match="6 of 6 steps are burn-in"):
@@ -184,23 +184,23 @@ warmup:
 """
 
 
-def written(folder: Path, burn_in_steps: int, n_sample: int) -> Path:
+def write_graph(folder: Path, burn_in_steps: int, n_sample: int) -> Path:
     text = GRAPH.replace("BURN", str(burn_in_steps)).replace("SAMPLES", str(n_sample))
     (folder / "recall.yaml").write_text(text)
     return folder / "recall.yaml"
 
 
 @pytest.mark.parametrize(("burn_in_steps", "n_sample"), [(0, 32), (1, 24)])
-def test_it_remembers_what_it_was_shown(burn_in_steps: int, n_sample: int, tmp_path: Path) -> None:
-    """Tokens of 6 steps an env cut episodes of 4 in the middle."""
-    graph = flowrl.load(written(tmp_path, burn_in_steps, n_sample))
+def test_it_learns_to_remember(burn_in_steps: int, n_sample: int, tmp_path: Path) -> None:
+    """Tokens of 6 steps for each env cut episodes of 4 steps."""
+    graph = flowrl.load(write_graph(tmp_path, burn_in_steps, n_sample))
     assert graph.check().problems == []
     result = graph.run(train_iters=2500, out=tmp_path / "run")
     assert result.status == "solved"
 
 
-def test_it_is_the_same_in_every_placement(tmp_path: Path) -> None:
-    graph = written(tmp_path, 1, 24)
+def test_it_has_the_same_digest_in_every_placement(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path, 1, 24)
     digests = {
         flowrl.load(graph).run(placement=p, train_iters=60, out=tmp_path / p).digest
         for p in ("serial", "threads")
@@ -208,6 +208,6 @@ def test_it_is_the_same_in_every_placement(tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
-def test_a_buffer_that_cuts_other_sequences_is_told_by_the_check(tmp_path: Path) -> None:
-    graph = flowrl.load(written(tmp_path, 0, 32), {"buffer.unroll_steps": 5})
+def test_check_refuses_a_buffer_with_other_sequences(tmp_path: Path) -> None:
+    graph = flowrl.load(write_graph(tmp_path, 0, 32), {"buffer.unroll_steps": 5})
     assert any("column" in problem.what for problem in graph.check().problems)

@@ -22,17 +22,17 @@ def actions(action: Column, rows: int = 500, seed: int = 0) -> np.ndarray:
     return found
 
 
-def test_discrete_actions_are_drawn_evenly() -> None:
+def test_discrete_actions_are_drawn_uniformly() -> None:
     counts = np.bincount(actions(Column("int64", n=4), 4000))
     assert counts.min() > 900
     assert counts.sum() == 4000
 
 
-def test_switches_are_drawn_each() -> None:
+def test_each_binary_choice_is_drawn_independently() -> None:
     assert actions(Column("int8", (3,), n=2)).mean(0) == pytest.approx([0.5] * 3, abs=0.1)
 
 
-def test_several_discrete_actions_reach_their_bounds_and_no_further() -> None:
+def test_several_discrete_actions_reach_exactly_their_bounds() -> None:
     found = actions(Column("int64", (2,), low=(0.0, 0.0), high=(2.0, 5.0)))
     assert found.min(0).tolist() == [0, 0]
     assert found.max(0).tolist() == [2, 5]
@@ -45,22 +45,22 @@ def test_continuous_actions_fill_their_bounds() -> None:
     assert (found <= [1, 6]).all()
 
 
-def test_without_bounds_actions_are_normal() -> None:
+def test_unbounded_actions_are_normally_distributed() -> None:
     found = actions(Column("float32", (2,)))
     assert found.std(0) == pytest.approx([1.0, 1.0], abs=0.2)
 
 
-def test_one_sided_bounds_hold() -> None:
+def test_one_sided_bounds_are_kept() -> None:
     assert actions(Column("float32", (1,), low=(0.0,), high=(np.inf,))).min() == 0.0
 
 
-def test_the_seed_decides() -> None:
+def test_actions_depend_on_the_seed() -> None:
     column = Column("int64", n=7)
     assert np.array_equal(actions(column, seed=1), actions(column, seed=1))
     assert not np.array_equal(actions(column, seed=1), actions(column, seed=2))
 
 
-def test_it_cannot_be_learned() -> None:
+def test_it_cannot_learn() -> None:
     policy = Random(obs=OBS, action=Column("int64", n=2))
     for refuse in (policy.learn_columns, lambda: policy.learn_mode(0)):
         with pytest.raises(
