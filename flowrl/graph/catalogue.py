@@ -19,6 +19,11 @@ from typing import Any, TypeGuard, TypeVar
 
 from flowrl.core.config import Part
 from flowrl.core.errors import UsageError, spelling_hint
+from flowrl.core.import_paths import (
+    STANDARD_LIBRARY_HINT,
+    StandardLibraryError,
+    refuse_standard_library,
+)
 from flowrl.core.node import Node
 from flowrl.core.ports import Link, Service
 
@@ -84,6 +89,10 @@ class Catalogue:
         module, _, name = path.partition(":")
         _make_importable(self.folders)
         self._refuse_hidden_module(module.partition(".")[0])
+        try:
+            refuse_standard_library(path)
+        except StandardLibraryError as refused:
+            raise UnknownTypeError(refused.what, STANDARD_LIBRARY_HINT) from refused
         try:
             found = importlib.import_module(module)
         except ModuleNotFoundError as error:

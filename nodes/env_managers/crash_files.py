@@ -25,6 +25,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.errors import RunError, UsageError
+from flowrl.core.import_paths import import_object
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.env_error import PROCESS_SUBJECT, describe_exit
 from flowrl.nodes.envs.output_checks import check_observations, check_rewards
@@ -108,7 +109,7 @@ def replay_crash_file(
 def _play_episode(crash: CrashFile, before_call: BeforeCall, debug_last_call: bool = False) -> None:
     """Reset and step the env, with the checks of a run; optionally make the last call in the debugger."""
     sys.path.insert(0, "")  # envs in the working directory are found, as in graphs
-    part = from_portable(crash.env)
+    part = from_portable(crash.env, import_object)
     obs_columns, _ = env_columns(part)
     env = part.make(crash.make_index)
     actions = np.array(crash.actions, crash.dtype)

@@ -8,7 +8,8 @@ from typing import Any
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
-from flowrl.nodes.envs.entry_points import require_interface
+from flowrl.core.import_paths import without_arguments
+from flowrl.nodes.envs.entry_points import require_interface, require_maker
 from flowrl.nodes.envs.spec import probe_columns
 from flowrl.nodes.observations import ObsColumns
 
@@ -41,7 +42,9 @@ class CallableEnvs(Part):
         from flowrl.nodes.envs.zero_based import make_zero_based
 
         makers = self.config.makers
-        env = makers[index % len(makers)]()
+        maker = makers[index % len(makers)]
+        require_maker(maker, getattr(without_arguments(maker), "__qualname__", "the function"))
+        env = maker()
         require_interface(env, "the function")
         return make_zero_based(env)
 

@@ -6,9 +6,17 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
+from flowrl.core.import_paths import (
+    STANDARD_LIBRARY_HINT,
+    StandardLibraryError,
+    import_object,
+    refuse_standard_library,
+    without_arguments,
+)
 from flowrl.core.node import MissingPackageError, UnsoundError
 
-INTERFACE = ("observation_space", "action_space", "reset", "step", "close")
+METHODS = ("reset", "step")  # of the class of any env or wrapper
+INTERFACE = ("observation_space", "action_space", *METHODS, "close")
 EXTRAS = {  # package: the extra that installs it
     "ale_py": "atari",
     "Box2D": "box2d",
@@ -41,19 +49,44 @@ def import_package(name: str, hint: str) -> Any:
         raise MissingPackageError(f"the package '{name}' is not installed", hint) from missing
 
 
-def import_entry_point(id: str) -> Any:
-    """The class or function that `package.module:Name` names; None for an id (even `module:Id-v0`)."""
+def import_entry_point(id: str, kind: str = "env") -> Any:
+    """The class or function that `package.module:Name` names; None for an id (even `module:Id-v0`).
+
+    It is seen to be what can make an env or a wrapper, and not called.
+    """
     module, _, name = id.partition(":")
-    if not name or not name.isidentifier():
+    if not name:
         return None
     try:
-        return getattr(importlib.import_module(module), name)
+        refuse_standard_library(id)
+        if not name.isidentifier():
+            return None
+        found = import_object(id)
+    except StandardLibraryError as refused:
+        raise UnsoundError(refused.what, STANDARD_LIBRARY_HINT, "env.id") from refused
     except ModuleNotFoundError as missing:
         raise MissingPackageError(
             f"cannot import '{module}': {missing}", install_hint(module), "env.id"
         ) from missing
     except AttributeError as missing:
         raise UnsoundError(f"'{module}' has no '{name}'", "correct the path", "env.id") from missing
+    require_maker(found, f"'{id}'", kind)
+    return found
+
+
+def require_maker(found: Any, name: str, kind: str = "env") -> None:
+    """Raise `UnsoundError` for what is neither a function nor a class with the methods of an env."""
+    called = without_arguments(found)
+    what = ""
+    if not callable(called):
+        what = f"{name} is a {type(called).__name__}, which is neither a class nor a function"
+    elif isinstance(called, type) and not hasattr(called, "__getattr__"):
+        missing = [method for method in METHODS if not hasattr(called, method)]
+        what = f"{name} is a class without the method '{missing[0]}'" if missing else ""
+    if what:
+        base = "gymnasium.Env" if kind == "env" else "gymnasium.Wrapper"
+        hint = f"name a subclass of {base}, or a function that makes the {kind}"
+        raise UnsoundError(what, hint, "env.id")
 
 
 def require_interface(

@@ -5,14 +5,14 @@ Objects are named by import path and never pickled.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from flowrl.core.config import Config, Part, PartSpec
+from flowrl.core.import_paths import import_any_object
 from flowrl.core.node import UnsoundError
 
 PART, SPEC, TUPLE, ARRAY = "$part", "$spec", "$tuple", "$array"  # keys that no config has
@@ -51,32 +51,38 @@ def to_portable(value: Any, where: str = "env") -> Any:
     )
 
 
-def from_portable(data: Any) -> Any:
-    """Decode what `to_portable` encoded."""
+def from_portable(data: Any, import_named: Callable[[str], Any] = import_any_object) -> Any:
+    """Decode what `to_portable` encoded. `import_named` imports by path; for data of a file, it is `import_object`."""
     if isinstance(data, list):
-        return [from_portable(item) for item in data]
+        return [from_portable(item, import_named) for item in data]
     if not isinstance(data, dict):
         return data
     if PART in data:
-        cls = _import_path(data[PART])
-        return cls(_decode_config(cls, data))
+        cls = _part_type(import_named(data[PART]), data[PART])
+        return cls(_decode_config(cls, data, import_named))
     if SPEC in data:
-        cls = _import_path(data[SPEC])
-        return PartSpec(data["type"], cls, _decode_config(cls, data))
+        cls = _part_type(import_named(data[SPEC]), data[SPEC])
+        return PartSpec(data["type"], cls, _decode_config(cls, data, import_named))
     if TUPLE in data:
-        return tuple(from_portable(data[TUPLE]))
+        return tuple(from_portable(data[TUPLE], import_named))
     if CALL in data:
-        return _import_path(data[CALL])
+        return import_named(data[CALL])
     if PARTIAL in data:
         return partial(
-            from_portable(data[PARTIAL]),
-            *from_portable(data["args"]),
-            **from_portable(data["kwargs"]),
+            from_portable(data[PARTIAL], import_named),
+            *from_portable(data["args"], import_named),
+            **from_portable(data["kwargs"], import_named),
         )
     if ARRAY in data:
         array = np.array(data[ARRAY], data["dtype"])
         return array if array.ndim else array[()]
-    return {key: from_portable(value) for key, value in data.items()}
+    return {key: from_portable(value, import_named) for key, value in data.items()}
+
+
+def _part_type(found: Any, path: str) -> type[Part]:
+    if not (isinstance(found, type) and issubclass(found, Part)):
+        raise UnsoundError(f"'{path}' is not the type of an env or of a wrapper")
+    return found
 
 
 def _encode_config(config: Config, where: str) -> Any:
@@ -84,8 +90,10 @@ def _encode_config(config: Config, where: str) -> Any:
     return {name: to_portable(getattr(config, name), f"{where}.{name}") for name in names}
 
 
-def _decode_config(cls: Any, data: Mapping[str, Any]) -> Any:
-    return cls.Config(**from_portable(data["config"]))
+def _decode_config(
+    cls: type[Part], data: Mapping[str, Any], import_named: Callable[[str], Any]
+) -> Config:
+    return cls.Config(**from_portable(data["config"], import_named))
 
 
 def _check_key(key: Any, where: str) -> str:
@@ -105,11 +113,3 @@ def _path_of(cls: Any, where: str) -> str:
             where,
         )
     return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def _import_path(path: str) -> Any:
-    module, _, name = path.partition(":")
-    found = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found

@@ -6,7 +6,6 @@ the same parameter names, so the weights of the first can be loaded into the sec
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,13 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, param
+from flowrl.core.import_paths import (
+    STANDARD_LIBRARY_HINT,
+    StandardLibraryError,
+    import_object,
+    refuse_standard_library,
+)
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.observations import ObsColumns, select_rows
 
@@ -198,8 +204,21 @@ class ModuleModel(Model):
         args: dict[str, Any] = param({}, "further keyword arguments of the class")
 
     def network(self, obs: ObsColumns, heads: Heads) -> Module:
-        module, name = self.config.path.split(":")
-        return getattr(importlib.import_module(module), name)(obs, heads, **self.config.args)
+        path = self.config.path
+        cls = import_object(path)
+        if not (isinstance(cls, type) and issubclass(cls, torch.nn.Module)):
+            raise UnsoundError(
+                f"'{path}' is not a module class", "name a subclass of torch.nn.Module"
+            )
+        module: Module = cls(obs, heads, **self.config.args)
+        return module
+
+    def check_obs(self, obs: ObsColumns) -> None:
+        """Refuse paths into the standard library. The class itself is imported when the module is made."""
+        try:
+            refuse_standard_library(self.config.path)
+        except StandardLibraryError as refused:
+            raise UnsoundError(refused.what, STANDARD_LIBRARY_HINT, "policy.model") from refused
 
 
 def resolve_model(model: PartSpec | Model | None, default: Model) -> Model:

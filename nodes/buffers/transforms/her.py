@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Literal
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Schema
 from flowrl.core.config import param
+from flowrl.core.import_paths import import_object
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.buffers.transforms.transform import (
     DiscountingConfig,
@@ -124,13 +124,16 @@ def _call(path: str, achieved: Array, desired: Array) -> Array:
 
 
 def _import_function(path: str) -> GoalFunction:
-    module, _, name = path.partition(":")
     try:
-        function: GoalFunction = getattr(importlib.import_module(module), name or "?")
+        function: GoalFunction = import_object(path)
     except (ImportError, AttributeError, ValueError) as error:
         raise UnsoundError(
-            f"her: the function '{path}' does not exist ({error})",
+            f"her: the function '{path}' cannot be imported ({error})",
             "write `package.module:function`",
             "transforms",
         ) from error
+    if not callable(function):
+        raise UnsoundError(
+            f"her: '{path}' is a {type(function).__name__}", "name a function", "transforms"
+        )
     return function

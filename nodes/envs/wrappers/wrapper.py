@@ -50,7 +50,8 @@ class ImportedWrapper(Wrapper):
         kwargs: dict[str, Any] = param({}, "its arguments after the env")
 
     def wrap(self, env: Any) -> Any:
-        return import_entry_point(self.config.id)(env, **self.config.kwargs)
+        make = import_entry_point(self.config.id, "wrapper")
+        return make(env, **self.config.kwargs)
 
 
 Wrappers = Sequence[PartSpec | Wrapper]

@@ -8,8 +8,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from flowrl.core.import_paths import import_any_object
 from flowrl.nodes.catalogue import CATALOGUE
-from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 
 GAME = "tests.nodes.envs.game:Game"
@@ -55,5 +55,5 @@ def make_game(size: int) -> Game:
 
 def make_wrapper(name: str, **params: Any) -> Wrapper:
     """A wrapper by its type in graphs."""
-    wrapper: Wrapper = import_entry_point(CATALOGUE["wrapper"][name])(**params)
+    wrapper: Wrapper = import_any_object(CATALOGUE["wrapper"][name])(**params)
     return wrapper

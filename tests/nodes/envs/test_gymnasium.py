@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,6 +19,16 @@ from flowrl.nodes.envs.legacy_gym import LegacyGym
 from tests.nodes.toy_envs import CountingEnv
 
 COUNTING = "tests.nodes.toy_envs:CountingEnv"
+call_program = partial(subprocess.call, ["true"])
+
+
+def make_nothing() -> None:
+    """Make no env."""
+
+
+class NoEnv:
+    def __init__(self) -> None:
+        raise AssertionError("a class that is no env is never made")
 
 
 def test_a_registered_id_is_made_without_the_checker() -> None:
@@ -59,9 +71,20 @@ def test_arguments_reach_the_constructor() -> None:
             r"cannot make the env 'toy_envs': .*\(write your own class as `package.module:Name`",
         ),
         (
-            "os:getpid",
-            r"'os:getpid' returns a int, which has no 'observation_space'; an env is a sub",
+            "tests.nodes.envs.test_gymnasium:make_nothing",
+            r"make_nothing' returns a NoneType, which has no 'observation_space'; an env is a sub",
         ),
+        ("os:getpid", r"'os:getpid' belongs to Python's standard library; name a class or"),
+        ("antigravity:Env-v0", r"'antigravity:Env-v0' belongs to Python's standard library"),
+        (
+            "tests.nodes.envs.test_gymnasium:call_program",
+            r"'tests.nodes.envs.test_gymnasium:call_program' belongs to Python's standard library",
+        ),
+        (
+            "tests.nodes.envs.test_gymnasium:NoEnv",
+            r"test_gymnasium:NoEnv' is a class without the method 'reset'; name a subclass of gym",
+        ),
+        ("tests.nodes.envs.test_gymnasium:COUNTING", r"COUNTING' is a str, which is neither"),
     ],
 )
 def test_an_unknown_id_is_unsound_with_a_hint(id: str, message: str) -> None:

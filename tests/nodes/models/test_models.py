@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Column
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.models.mlp import ACTIVATIONS, Mlp
 from flowrl.nodes.models.model import (
@@ -258,3 +259,13 @@ def test_a_model_without_a_network_is_an_error() -> None:
 
     with pytest.raises(NotImplementedError, match="Model does not define network"):
         Model().build(OBS, {}, 0)
+
+
+def not_a_module(*_: object, **__: object) -> None:
+    raise AssertionError("what is no module class is never called")
+
+
+def test_what_is_no_module_class_is_refused_and_not_called() -> None:
+    model = ModuleModel(path=f"{__name__}:not_a_module")
+    with pytest.raises(UnsoundError, match="not_a_module' is not a module class; name a subclass"):
+        model.build(Column("float32", (2,)), {}, seed=0)

@@ -147,12 +147,12 @@ def test_missing_columns_and_functions_are_refused() -> None:
     ):
         check(her(desired="target"), schema)
     with pytest.raises(
-        UnsoundError, match=rf"the function '{ENV_MODULE}:rewards' does not exist .*has no attr"
+        UnsoundError, match=rf"the function '{ENV_MODULE}:rewards' cannot be imported .*has no attr"
     ):
         check(her(reward=f"{ENV_MODULE}:rewards"), schema)
     with pytest.raises(
         UnsoundError,
-        match=r"the function 'nowhere:reward' does not exist \(No module named 'nowhere'\)",
+        match=r"the function 'nowhere:reward' cannot be imported \(No module named 'nowhere'\)",
     ):
         check(her(reward="nowhere:reward"), schema)
     with pytest.raises(UnsoundError, match="her with `terminated` needs a policy with `gamma`"):
