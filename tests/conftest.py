@@ -14,13 +14,15 @@ import pytest
 
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.graph.loading import load_graph
+from flowrl.machine.numerics import THREAD_VARIABLES
 from tests.fork_pool import ForkPool
 from tests.needs import skip_or_fail_without
 
-# set before any module of the tests copies the environment; `tests` start hundreds of Python processes, which would all
-# compile the same modules again
+# The environment is set before any module of the tests copies it. Tests start hundreds of Python processes: each would
+# compile the same modules again, and idle threads of numerical libraries would take the cores from others.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
 RUNTIME_FOLDER = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="flowrl-")
 
 

@@ -14,6 +14,7 @@ from flowrl.cli import main
 from flowrl.nodes.env_managers.env_error import EnvError
 from tests.nodes.env_managers.manager_kinds import open_manager
 
+pytestmark = pytest.mark.usefixtures("forked_processes")
 FAILING = [
     "--set",
     "env.id=tests.nodes.env_managers.failing_envs:FaultyEnv",
@@ -33,7 +34,7 @@ def run(out: Path, faults: str, *more: str) -> int:
     return main([*words, "--out", str(out), "--train-iters", "5", "--quiet", "--json", *more[1:]])
 
 
-@pytest.mark.parametrize("placement", ["serial", "processes"])
+@pytest.mark.parametrize("placement", ["serial", "collector=process"])
 def test_a_failed_runs_folder_holds_a_crash_file_that_can_be_replayed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], placement: str
 ) -> None:

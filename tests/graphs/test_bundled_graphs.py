@@ -11,6 +11,7 @@ import pytest
 
 import flowrl
 from flowrl.graph.bundled import bundled_graphs, graphs_folder
+from tests.combinations import slow_except
 
 SOLVED = {  # graph: the seeds on which it must reach its goal
     "cartpole_dqn": range(10),
@@ -31,6 +32,7 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
     "crazyclimber_ppo": {
         "collector.n_sample": 64,
         "envs.count": 2,
+        "evaluator.episodes": 2,
         "policy.minibatch_size": 32,
         "env.max_episode_steps": 240,
     },
@@ -58,15 +60,19 @@ def test_a_bundled_graph_is_sound_and_deterministic(name: str) -> None:
     assert checked.graph.about
 
 
-@pytest.mark.parametrize("name", bundled_graphs())
+# the others run twice in the quick suite, too: serially and in threads (tests/sites/test_bundled_placements.py)
+@pytest.mark.parametrize(
+    "name", slow_except([("cartpole_dqn",), ("crazyclimber_ppo",)], bundled_graphs())
+)
 def test_a_bundled_graph_repeats_itself_bit_for_bit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where the recording graph writes
     graph = flowrl.load(name, SHORT.get(name, {}))
-    runs = [graph.run(seed=3, train_iters=12, out=tmp_path / f"run{i}") for i in (1, 2)]
+    iters = 3 if name == "crazyclimber_ppo" else 12  # its games load slowly
+    runs = [graph.run(seed=3, train_iters=iters, out=tmp_path / f"run{i}") for i in (1, 2)]
     assert runs[0].digest == runs[1].digest
-    assert runs[0].train_iters == 12
+    assert runs[0].train_iters == iters
     metrics = [written(tmp_path / f"run{i}" / "metrics.jsonl") for i in (1, 2)]
     assert metrics[0] == metrics[1]
 
@@ -76,21 +82,21 @@ def written(metrics: Path) -> bytes:
     return metrics.read_bytes() if metrics.exists() else b""
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_a_graph_whose_package_is_missing_names_the_extra(name: str) -> None:
-    package, extra = PACKAGES[name]
+def test_a_graph_whose_package_is_missing_names_the_extra() -> None:
     code = f"""
-import sys
-sys.modules["{package}"] = None
+import json, sys
+sys.modules |= dict.fromkeys({[package for package, _ in PACKAGES.values()]})
 import flowrl
-for problem in flowrl.load("{name}").check().problems:
-    print(problem.what, "|", problem.hint)
+for name in {list(PACKAGES)}:
+    problems = flowrl.load(name).check().problems
+    print(json.dumps([f"{{problem.what}} | {{problem.hint}}" for problem in problems]))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    lines = run.stdout.splitlines()
-    assert lines
-    assert all(line.endswith(f"| pip install 'flowrl[{extra}]'") for line in lines), run.stdout
-    assert all(f"needs the package '{package}'" in line for line in lines), run.stdout
+    found = map(json.loads, run.stdout.splitlines())
+    for lines, (package, extra) in zip(found, PACKAGES.values(), strict=True):
+        assert lines
+        assert all(line.endswith(f"| pip install 'flowrl[{extra}]'") for line in lines), lines
+        assert all(f"needs the package '{package}'" in line for line in lines), lines
 
 
 @pytest.mark.parametrize("name", ["cartpole_dqn_rnd", "cartpole_dqn_demos", "cartpole_dqn_per"])

@@ -112,10 +112,11 @@ def test_what_a_node_raises_in_a_process_is_told_as_its_own(tmp_path: Path) -> N
         "edges:\n  - collector -> bad -> buffer\n"
     )
     with pytest.raises(NodeError, match=r"node 'bad', firing 0 .*KeyError.*no such column"):
-        flowrl.load(graph).run(placement="processes", out=tmp_path / "r")
+        flowrl.load(graph).run(placement="bad=process", out=tmp_path / "r")
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["status"] == "failed"
 
 
+@pytest.mark.slow  # tests/sites/test_faults.py does the same with nodes that import less
 def test_a_killed_process_ends_the_run_and_is_named(tmp_path: Path) -> None:
     words = ["run", "cartpole_dqn", "--placement", "collector=process", "--json", "--out", "r"]
     run = subprocess.Popen(

@@ -470,19 +470,16 @@ def test_a_node_that_is_restarted_within_a_run_continues_with_its_rows(tmp_path:
         node.close()
 
 
-@pytest.mark.parametrize("deduplicate", [False, True])
 @pytest.mark.parametrize("graph", ["cartpole_dqn", "cartpole_dqn_per"])
-def test_a_run_has_the_same_digest_as_in_memory(
-    tmp_path: Path, graph: str, deduplicate: bool
-) -> None:
-    size = {"buffer.size": 1200, "buffer.store_once": deduplicate}
-    mapped = {"type": "mapped", "path": str(tmp_path / "rows"), "flush_every_rows": 100}
-    settings = [size, {**size, "buffer.storage": mapped}]
-    runs = [
-        flowrl.load(graph, set=each).run(train_iters=30, out=tmp_path / f"run{i}")
-        for i, each in enumerate(settings)
-    ]
-    assert runs[0].digest == runs[1].digest
+def test_a_run_has_the_same_digest_as_in_memory(tmp_path: Path, graph: str) -> None:
+    def digest(name: str, **settings: Any) -> str:
+        sets = {"buffer.size": 1200, **{f"buffer.{key}": value for key, value in settings.items()}}
+        return flowrl.load(graph, set=sets).run(train_iters=30, out=tmp_path / name).digest
+
+    in_memory = digest("memory")
+    for name, deduplicate in (("plain", False), ("once", True)):
+        rows = {"type": "mapped", "path": str(tmp_path / f"{name} rows"), "flush_every_rows": 100}
+        assert digest(name, storage=rows, store_once=deduplicate) == in_memory
 
 
 def test_a_run_in_processes_has_the_same_digest_as_in_memory(tmp_path: Path) -> None:
