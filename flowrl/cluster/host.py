@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -180,7 +181,8 @@ class HostSession:
         )
 
     def _send(self, message: HostMessage) -> None:
-        self._socket.send(self._session.pack(message), NOBLOCK)
+        with suppress(zmq.Again):  # the connection is gone, which an event reports
+            self._socket.send(self._session.pack(message), NOBLOCK)
 
     # what the run requests
 
