@@ -1,4 +1,4 @@
-"""A policy with fixed weights that acts greedily, outside of collectors and evaluators."""
+"""A policy with fixed weights that acts greedily, for use outside of collectors and evaluators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class GreedyPolicy:
             raise ValueError(
                 f"{type(policy).__name__} needs weights to act; give those of a learner: `learner.state()`"
             )
-        self._memory: dict[str, Array] = {}
+        self.memory: dict[str, Array] = {}
 
     def __repr__(self) -> str:
         policy = self.policy
@@ -37,35 +37,35 @@ class GreedyPolicy:
         rows, is_batch = observation_rows(self.policy.obs, obs)
         memory = self._memory_for(len(rows))
         output = self._mode.forward(rows, memory) if memory else self._mode.forward(rows)
-        self._memory = {name: output[name] for name in memory}
+        self.memory = {name: output[name] for name in memory}
         return output["action"] if is_batch else output["action"][0]
 
     def reset(self, rows: Any = None) -> None:
-        """Forget what was seen, because episodes begin: in these rows of the batch, or in all."""
+        """Clear the memory, because episodes begin: in these rows of the batch, or in all rows."""
         if rows is None:
-            self._memory = {}
-        for name, array in self._memory.items():
-            self._memory[name] = array.copy()
-            self._memory[name][rows] = 0
+            self.memory = {}
+        for name, array in self.memory.items():
+            self.memory[name] = array.copy()
+            self.memory[name][rows] = 0
 
     def _memory_for(self, rows: int) -> dict[str, Array]:
         columns: Mapping[str, Column] = getattr(self._mode, "memory", {})
-        if not self._memory:
+        if not self.memory:
             return {
                 name: np.zeros((rows, *column.shape), column.dtype)
                 for name, column in columns.items()
             }
-        known = len(next(iter(self._memory.values())))
+        known = len(next(iter(self.memory.values())))
         if known != rows:
             raise ValueError(
-                f"act: {rows} observations after {known}, and the policy remembers each row; "
-                "call `reset()` before another number of them"
+                f"act: {rows} observations after {known}, and a recurrent policy has a memory for each row; "
+                "call `reset()` before the number changes"
             )
-        return self._memory
+        return self.memory
 
 
 def observation_rows(columns: ObsColumns, obs: Any) -> tuple[Array, bool]:
-    """Observations as an env's user has them, as rows (B, …) for a model; and whether they were a batch."""
+    """Convert observations as an env returns them to rows (B, …); also return whether they are a batch."""
     leaves, batches = {}, set()
     for name, column in leaf_columns(columns).items():
         leaves[name], is_batch = _leaf_rows(column, _leaf(obs, name), name)

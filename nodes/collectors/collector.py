@@ -59,13 +59,13 @@ class Collector(Node):
     def setup(self) -> None:
         self.envs = join_managers(self.envs)
         spec = self.envs.spec()
-        self._policy = policy_for(self.config.policy, spec.obs, spec.action)
+        self.policy = policy_for(self.config.policy, spec.obs, spec.action)  # defines the rows
         self.envstep = 0  # env steps whose rows were returned
-        self._mode: Any = None
+        self.mode: Any = None  # the act mode that acts
         self._weights: State | None = None
         self._ignores_weights = False  # the acting policy has weights of its own, or none
         self._restart()
-        self.reset_policy(self._policy)
+        self.reset_policy(self.policy)
 
     def _restart(self) -> None:
         """Discard all steps that are in no row yet, and collect from new episodes."""
@@ -74,9 +74,9 @@ class Collector(Node):
             self._origin = OriginTracker(
                 self.ctx.replica, self.envs.spec().count, self._weights_version
             )
-        self._actor = Actor(self.envs, self._policy.memory_columns(), self._origin)
-        if self._mode is not None:
-            self._actor.set_mode(self._mode, self._policy.collect_columns())
+        self._actor = Actor(self.envs, self.policy.memory_columns(), self._origin)
+        if self.mode is not None:
+            self._actor.set_mode(self.mode, self.policy.collect_columns())
         # since the last report:
         self._episodes: list[Episode] = []
         self._unreported_steps = 0
@@ -85,7 +85,7 @@ class Collector(Node):
     def _load_weights(self, weights: State | None) -> None:
         """Act with these weights from now on; None keeps the current ones."""
         if weights is not None and weights is not self._weights:
-            self._mode.load(weights)
+            self.mode.load(weights)
             self._weights = weights
             self._update_origin()
 
@@ -116,17 +116,17 @@ class Collector(Node):
         if not hasattr(mode, "forward") or isinstance(mode, type):
             what = f"{shortened_repr(policy)} cannot act"
             raise TypeError(f"{what}; give a policy, one of its modes, or `policy.collect_mode`")
-        self._mode, self._weights = mode, None
+        self.mode, self._weights = mode, None
         self._ignores_weights = isinstance(owner, Policy) and owner.acts_without_weights
         self._update_origin()
-        self._actor.set_mode(self._mode, self._policy.collect_columns())
+        self._actor.set_mode(self.mode, self.policy.collect_columns())
 
     def _check_columns(self, policy: Policy) -> None:
-        missing = sorted(set(self._policy.collect_columns()) - set(policy.collect_columns()))
+        missing = sorted(set(self.policy.collect_columns()) - set(policy.collect_columns()))
         if missing:
             raise ValueError(
                 f"{type(policy).__name__} does not output the column '{missing[0]}', which rows of "
-                f"{type(self._policy).__name__} have; let a policy act that does"
+                f"{type(self.policy).__name__} have; let a policy act that does"
             )
 
     def reconfigure(self, policy: Any) -> None:  # type: ignore[override]  # called with keywords only
@@ -143,7 +143,7 @@ class Collector(Node):
     def reset(self, policy: ActingPolicy | None = None, envs: Any = None) -> None:
         """Restart, with another policy and other envs if given."""
         self.reset_env(envs)
-        self.reset_policy(policy or self._policy)
+        self.reset_policy(policy or self.policy)
 
     def _report(self, env_steps: int, episodes: Sequence[Episode], dropped_steps: int) -> None:
         self.envstep += env_steps
@@ -164,7 +164,7 @@ class Collector(Node):
             "envstep": self.envstep,
             "origin": None if self._origin is None else self._origin.state_dict(),
             "actor": self._actor.state_dict(),
-            "mode": act_mode_state(self._mode),
+            "mode": act_mode_state(self.mode),
             "episodes": [tuple(episode) for episode in self._episodes],
             "unreported": [self._unreported_steps, self._dropped_steps],
         }
@@ -175,7 +175,7 @@ class Collector(Node):
         self._actor.load_state_dict(state["actor"])
         if self._origin is not None:
             self._origin.load_state_dict(state["origin"])
-        load_act_mode_state(self._mode, state["mode"])
+        load_act_mode_state(self.mode, state["mode"])
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
         self._unreported_steps, self._dropped_steps = state["unreported"]
 

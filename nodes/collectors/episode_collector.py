@@ -60,7 +60,7 @@ class EpisodeCollector(Collector):
     def setup(self) -> None:
         self._first_env = 0  # the first of the envs that play one more episode, if quotas differ
         super().setup()
-        _check_config(self.config, self._policy)
+        _check_config(self.config, self.policy)
 
     def fire(self, weights: State | None) -> Batch:
         self._load_weights(weights)
@@ -89,7 +89,7 @@ class EpisodeCollector(Collector):
             actor.reset()  # an agent beyond its quota may be in the middle of an episode
         steps = list(play_quotas(step, quotas, c.most_steps, agents))
         columns = order_by_env(steps, actor.count)
-        rows = episode_rows(columns, self._policy.gamma, self._policy.nstep)
+        rows = episode_rows(columns, self.policy.gamma, self.policy.nstep)
         rows[OFFSET_COLUMN] = episode_offsets(rows["last"])
         episodes = [episode for collected in steps for episode in collected.episodes]
         taken_steps = sum(len(collected.columns["reward"]) for collected in steps)

@@ -54,23 +54,23 @@ class JoinedManagers:
     """An env manager made of several. Ids continue from one manager to the next; all step at once."""
 
     def __init__(self, managers: Sequence[Any]) -> None:
-        self._managers = list(managers)
+        self.managers = list(managers)
         specs = [manager.spec() for manager in managers]
         self._spec = join_specs(specs)
         self._first_id = np.cumsum([0, *(spec.count for spec in specs)])
         self._manager_of = np.repeat(np.arange(len(specs)), [spec.count for spec in specs])
         self._sent = np.zeros(self._spec.count, np.bool_)
-        self._pending: dict[int, PendingReceive] = {}  # by manager: requested steps
+        self.pending: dict[int, PendingReceive] = {}  # by manager: requested steps
 
     def spec(self) -> EnvSpec:
         return self._spec
 
     def reset(self) -> Array:
         """Begin new episodes in all envs; pending steps are discarded."""
-        for number in sorted(self._pending):
+        for number in sorted(self.pending):
             self._receive(number)
         self._sent[:] = False
-        return np.concatenate([manager.reset() for manager in self._managers])
+        return np.concatenate([manager.reset() for manager in self.managers])
 
     def advance(self, actions: Array, ids: Any = None) -> Steps:
         """Step the envs of `ids` (None: all), and wait for them."""
@@ -83,7 +83,7 @@ class JoinedManagers:
         rows = np.asarray(ids)
         for number in np.unique(self._manager_of[rows]):
             own = self._manager_of[rows] == number
-            self._managers[number].send(rows[own] - self._first_id[number], actions[own])
+            self.managers[number].send(rows[own] - self._first_id[number], actions[own])
         self._sent[rows] = True
 
     def recv(self, ids: Any = None, least: int = 1) -> Received:
@@ -92,7 +92,7 @@ class JoinedManagers:
             return self._receive_ready(least)
         rows = np.asarray(ids)
         numbers = np.unique(self._manager_of[rows]).tolist()
-        parts = [self._receive(number) for number in numbers if number in self._pending]
+        parts = [self._receive(number) for number in numbers if number in self.pending]
         early = np.concatenate([np.zeros(0, np.int64), *(received for received, _ in parts)])
         missing = rows if not len(early) else rows[~np.isin(rows, early)]
         if len(missing) + len(early) != len(rows):
@@ -103,7 +103,7 @@ class JoinedManagers:
         for number in numbers:
             own = missing[self._manager_of[missing] == number]
             own_ids = own - self._first_id[number]
-            self._pending[number] = begin_receive(self._managers[number], own_ids)
+            self.pending[number] = begin_receive(self.managers[number], own_ids)
         parts += [self._receive(number) for number in numbers]
         place = np.empty(self._spec.count, np.int64)
         place[rows] = np.arange(len(rows))
@@ -117,19 +117,19 @@ class JoinedManagers:
             raise ValueError("no env was sent; send envs before receiving their steps")
         while True:
             for number in np.unique(self._manager_of[self._sent]).tolist():
-                if number not in self._pending:
-                    self._pending[number] = begin_receive(self._managers[number], None)
-            ready = [n for n in sorted(self._pending) if self._pending[n].is_ready()]
+                if number not in self.pending:
+                    self.pending[number] = begin_receive(self.managers[number], None)
+            ready = [n for n in sorted(self.pending) if self.pending[n].is_ready()]
             parts += [self._receive(number) for number in ready]
             if sum(len(received) for received, _ in parts) >= wanted:
                 rows = np.concatenate([received for received, _ in parts])
                 return rows, _merge_steps([steps for _, steps in parts], np.arange(len(rows)))
             if not ready:
-                wait_for_any(self._pending.values())
+                wait_for_any(self.pending.values())
 
     def _receive(self, number: int) -> Received:
         """Receive the requested steps of a manager, with the ids of the joined manager."""
-        own_ids, steps = self._pending.pop(number).result()
+        own_ids, steps = self.pending.pop(number).result()
         first = int(self._first_id[number])
         rows = np.asarray(own_ids) + first
         self._sent[rows] = False

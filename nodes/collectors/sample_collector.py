@@ -69,10 +69,10 @@ class SampleCollector(Collector):
 
     def _restart(self) -> None:
         super()._restart()
-        spec, policy = self.envs.spec(), self._policy
+        spec, policy = self.envs.spec(), self.policy
         extra = self.extra_columns(self.config, policy)
         self._slicer = RowSlicer.for_policy(policy)
-        self._pending_steps = PendingSteps(step_schema(spec.obs, spec.action, extra), spec.count)
+        self.pending_steps = PendingSteps(step_schema(spec.obs, spec.action, extra), spec.count)
         envs = np.array_split(np.arange(spec.count).reshape(-1, spec.agents), 2)
         self._halves = [half.reshape(-1) for half in envs]
         self._steppings = {
@@ -89,7 +89,7 @@ class SampleCollector(Collector):
         """Return the rows of the next `n_sample` env steps; act with `weights` from now on, if given."""
         n = requested_count("n_sample", n_sample, self.config.n_sample)
         self._load_weights(weights)
-        slicer, pending = self._slicer, self._pending_steps
+        slicer, pending = self._slicer, self.pending_steps
         if n % slicer.stride:
             raise ValueError(_partial_unrolls(n, slicer))
         slices, dropped = n // slicer.stride, 0
@@ -126,7 +126,7 @@ class SampleCollector(Collector):
 
     def _step_when_ready(self, steps: int, slices: int) -> Iterator[CollectedSteps]:
         actor = self._actor
-        while self._slicer.slice_count(self._pending_steps.counts) < slices:
+        while self._slicer.slice_count(self.pending_steps.counts) < slices:
             if len(idle := np.flatnonzero(~actor.pending)):
                 actor.send(idle)
             yield actor.receive(least=min(self.config.least, int(actor.pending.sum())))
@@ -134,13 +134,13 @@ class SampleCollector(Collector):
     def state_dict(self) -> dict[str, Any]:
         if self._actor.pending.any():
             collected = self._actor.receive(np.flatnonzero(self._actor.pending))
-            self._dropped_steps += self._pending_steps.add(collected)
+            self._dropped_steps += self.pending_steps.add(collected)
             self._episodes += collected.episodes
-        return {**super().state_dict(), "pending_steps": self._pending_steps.state_dict()}
+        return {**super().state_dict(), "pending_steps": self.pending_steps.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self._pending_steps.load_state_dict(state["pending_steps"])
+        self.pending_steps.load_state_dict(state["pending_steps"])
 
 
 def _check_config(config: Any, spec: EnvSpec, slicer: RowSlicer) -> None:

@@ -78,10 +78,10 @@ class Evaluator(Node):
         count = min(-(-c.episodes // agents), c.envs or DEFAULT_MOST_ENVS)
         own = Context(ctx.name, ctx.replica, ctx.seed)  # keeps the envs' records out of the run
         config = SerialEnvManager.Config(env=env, count=count)
-        self._envs = SerialEnvManager(config=config, context=own)
-        spec = self._envs.spec()
-        self._policy = policy_for(c.policy, spec.obs, spec.action)
-        self._mode = self._policy.eval_mode(ctx.seed_for("act"))
+        self.envs = SerialEnvManager(config=config, context=own)
+        spec = self.envs.spec()
+        self.policy = policy_for(c.policy, spec.obs, spec.action)
+        self.mode = self.policy.eval_mode(ctx.seed_for("act"))
         self._best: float | None = None
         self._evaluations = 0
         self._last_eval_iter: int | None = None
@@ -99,9 +99,9 @@ class Evaluator(Node):
         """
         n = requested_count("n_episode", n_episode, self.config.episodes)
         if weights is None:
-            if not self._policy.acts_without_weights:
+            if not self.policy.acts_without_weights:
                 raise ValueError(
-                    f"{type(self._policy).__name__} needs weights to act; give those of a learner: "
+                    f"{type(self.policy).__name__} needs weights to act; give those of a learner: "
                     "`learner.state()`"
                 )
             weights = State({})
@@ -113,7 +113,7 @@ class Evaluator(Node):
         A path with the suffix .mp4 or .gif is one video of all three; any other path is a folder with a
         file for each. In an env with several agents, an episode is that of all agents.
         """
-        recorder = EpisodeRecorder(self._envs)
+        recorder = EpisodeRecorder(self.envs)
         self._evaluate(weights, None, self.config.episodes, recorder)
         seed = self.ctx.seed_for("episodes")
         env = evaluation_part(self.config.env)
@@ -128,7 +128,7 @@ class Evaluator(Node):
         return True
 
     def close(self) -> None:
-        self._envs.close()
+        self.envs.close()
 
     def _evaluate(
         self,
@@ -139,12 +139,12 @@ class Evaluator(Node):
     ) -> Evaluation:
         self._evaluations += 1
         check_no_nan(weights.arrays)
-        self._mode.load(weights)
-        evaluation = self._play(recorder or self._envs, "episodes", steps, n)
+        self.mode.load(weights)
+        evaluation = self.play(recorder or self.envs, "episodes", steps, n)
         metrics = evaluation.metrics(self.ctx.rng("bootstrap"))
         self._save_best(weights, evaluation, metrics)
         if self._reaches_goal(evaluation):
-            confirmation = self._play(self._envs, f"confirm/{self._evaluations}", None, n)
+            confirmation = self.play(self.envs, f"confirm/{self._evaluations}", None, n)
             metrics["confirm_return_mean"] = confirmation.return_mean
             if self._reaches_goal(confirmation):
                 evaluation = replace(evaluation, stop=True)
@@ -152,12 +152,10 @@ class Evaluator(Node):
         self.ctx.metrics(metrics)
         return evaluation
 
-    def _play(
-        self, envs: Any, seeds: str, steps: list[CollectedSteps] | None, n: int
-    ) -> Evaluation:
+    def play(self, envs: Any, seeds: str, steps: list[CollectedSteps] | None, n: int) -> Evaluation:
         c = self.config
-        self._envs.seed(self.ctx.seed_for(seeds), dynamic_seeds=False)
-        played = play_episodes(envs, self._mode, n, steps, c.most_steps)
+        self.envs.seed(self.ctx.seed_for(seeds), dynamic_seeds=False)
+        played = play_episodes(envs, self.mode, n, steps, c.most_steps)
         return Evaluation(played, win_above=c.win_above)
 
     def _save_best(self, weights: State, evaluation: Evaluation, metrics: dict[str, float]) -> None:
@@ -185,7 +183,7 @@ class Evaluator(Node):
         )
 
     def _rows(self, steps: list[CollectedSteps]) -> Batch:
-        policy, ordered = self._policy, order_by_env(steps, self._envs.spec().count)
+        policy, ordered = self.policy, order_by_env(steps, self.envs.spec().count)
         columns = row_schema(policy.obs, policy.action, {})
         rows = flatten_columns(episode_rows(ordered, policy.gamma, policy.nstep))
         return Batch({name: rows[name] for name in columns})

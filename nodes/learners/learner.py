@@ -53,14 +53,14 @@ class Learner(Node):
         return GreedyPolicy(_policy_for_schema(config.policy, inputs.get("data")), weights)
 
     def setup(self) -> None:
-        self._policy = _policy_for_schema(self.config.policy, self.ctx.inputs.get("data"))
-        self._mode = self._policy.learn_mode(self.ctx.seed_for("learn"))
+        self.policy = _policy_for_schema(self.config.policy, self.ctx.inputs.get("data"))
+        self.mode = self.policy.learn_mode(self.ctx.seed_for("learn"))
         self._metrics: dict[str, list[Any]] = {}  # since the last report
         self.train_iter = 0
 
     def fire(self, data: Batch) -> Batch | None:
         """Do one train iteration; return the priorities of its rows, if the policy has any."""
-        result = self._mode.forward(data, self._policy.command(self.ctx.clock.total))
+        result = self.mode.forward(data, self.policy.command(self.ctx.clock.total))
         self.train_iter += 1
         self._report(result.metrics)
         if result.priorities is None:
@@ -69,7 +69,7 @@ class Learner(Node):
 
     def state(self, port: str = "weights") -> State:
         """The current weights, with the command for the progress so far."""
-        return State(self._mode.weights(), self._policy.command(self.ctx.clock.total))
+        return State(self.mode.weights(), self.policy.command(self.ctx.clock.total))
 
     def train(self, batch: Batch, env_steps: int = 0) -> Batch | None:
         """By hand: do one train iteration, after `env_steps` more env steps; return its priorities, if any."""
@@ -84,7 +84,7 @@ class Learner(Node):
         if self.train_iter % self.config.log_every_iters == 0:
             self.ctx.metrics({k: sum(map(float, v)) / len(v) for k, v in self._metrics.items()})
             self._metrics = {}
-            check_no_nan(self._mode.weights())
+            check_no_nan(self.mode.weights())
 
 
 def _policy_for_schema(policy: Any, schema: Schema | None) -> Policy:

@@ -149,7 +149,7 @@ class DqnLearnMode(ValueLearnMode):
 
     def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         """Do one gradient step; the priorities are the absolute errors."""
-        target_t = self._target(batch)
+        target_t = self.target_values(batch)
         action = tensor(batch["action"]).unsqueeze(1)
         obs = observation_tensors(batch, "obs")
         q_t = self.online(obs)["q"].gather(1, action).squeeze(1)
@@ -164,7 +164,7 @@ class DqnLearnMode(ValueLearnMode):
         metrics = {"loss": loss.detach(), "q": q_t.mean(), "grad_norm": norm}
         return LearnResult(metrics, (target_t - q_t).abs_().numpy())
 
-    def _target(self, batch: Batch) -> Any:
+    def target_values(self, batch: Batch) -> Any:
         """r_t + discount_t * Q_target(s_tp1, argmax Q(s_tp1)): van Hasselt et al. 2016, eq. 4."""
         next_obs = observation_tensors(batch, "next_obs")
         with torch.no_grad():

@@ -156,7 +156,7 @@ class PpoLearnMode:
             order = tensor(self.rng.permutation(len(batch)))
             shuffled = [split_minibatches(column, order, size) for column in columns]
             for minibatch in zip(*shuffled, strict=True):
-                metrics.append(self._descend(list(minibatch), command["lr"]))
+                metrics.append(self.descend_minibatch(list(minibatch), command["lr"]))
         # The moments are updated last, because this iteration must use those that the actor used.
         self.net.observe(observation_tensors(self.layout.steps(batch), "obs"))
         means = torch.stack(metrics).mean(0)
@@ -164,19 +164,19 @@ class PpoLearnMode:
 
     def _columns(self, batch: Batch) -> list[Any]:
         """The columns from which minibatches are cut."""
-        targets = map(tensor, self._advantages(batch))
+        targets = map(tensor, self.advantages(batch))
         steps = self.layout.steps(batch)
         actions, logp = self.distribution.sampled_actions(steps), tensor(steps["logp"])
         return self.layout.minibatch_columns(batch, actions, logp, *targets)
 
-    def _advantages(self, batch: Batch) -> tuple[Array, Array, Array]:
+    def advantages(self, batch: Batch) -> tuple[Array, Array, Array]:
         """The advantages, and the targets and old values of the value head, all (N,)."""
         steps = self.layout.steps(batch)
         cut_t = steps["last"] | steps["terminated"] | steps["truncated"]
         v_t, v_tp1_at_cuts = self.layout.values(batch, cut_t)
         v_tp1 = np.roll(v_t, -1)  # the next row is a row's successor, except at a cut
         v_tp1[cut_t] = v_tp1_at_cuts
-        mean, std = self._return_moments()
+        mean, std = self.return_moments()
         scaled_t = v_t * std + mean
         scaled_tp1 = v_tp1 * std + mean
         lambda_ = self.config.gae_lambda
@@ -184,16 +184,16 @@ class PpoLearnMode:
         target = scaled_t + advantage
         if self.config.normalise_values:
             self.returns.update(target)
-            mean, std = self._return_moments()
+            mean, std = self.return_moments()
         if self.config.normalise_advantages:
             advantage = normalise(advantage)
         return advantage, (target - mean) / std, (scaled_t - mean) / std
 
-    def _return_moments(self) -> tuple[np.float32, np.float32]:
+    def return_moments(self) -> tuple[np.float32, np.float32]:
         """The mean and standard deviation by which returns are normalised for the value head."""
         return np.float32(self.returns.mean), np.float32(self.returns.std)
 
-    def _descend(self, minibatch: list[Any], lr: float) -> Any:
+    def descend_minibatch(self, minibatch: list[Any], lr: float) -> Any:
         """Do one gradient step on a minibatch; return the metrics."""
         c = self.config
         heads, columns = self.layout.evaluate(minibatch)

@@ -123,9 +123,9 @@ class R2d2LearnMode(ValueLearnMode):
         """Do one gradient step; the priorities are the absolute errors of all steps (W, T)."""
         c, obs = self.config, _joined_obs(batch)
         # (W, T + 1 - burn-in, actions)
-        q = self._action_values(self.online, obs, batch[self.memory])
+        q = self.action_values(self.online, obs, batch[self.memory])
         with torch.no_grad():
-            q_target = self._action_values(self.target, obs, batch[self.memory])
+            q_target = self.action_values(self.target, obs, batch[self.memory])
             chooser = q.detach() if c.double else q_target
             v = q_target.gather(2, chooser.argmax(2, keepdim=True)).squeeze(2)
         learned = slice(c.burn_in_steps, None)
@@ -147,7 +147,7 @@ class R2d2LearnMode(ValueLearnMode):
         metrics = {"loss": loss.detach(), "q": q_t.detach().mean(), "grad_norm": norm}
         return LearnResult(metrics, errors)
 
-    def _action_values(self, net: Any, obs: Any, memory: Array) -> Any:
+    def action_values(self, net: Any, obs: Any, memory: Array) -> Any:
         """The action values of all steps after the burn-in, and of the last step's next observation."""
         burn_in, state = self.config.burn_in_steps, tensor(memory)
         if burn_in:

@@ -34,7 +34,7 @@ class ScriptedEnvs:
         assert not self.sent, "a step is pending"
         count = len(self.lengths)
         self.episode, self.t = getattr(self, "episode", -np.ones(count, int)) + 1, np.zeros(count)
-        return self._obs(range(count))
+        return self.observe(range(count))
 
     def advance(self, actions: Array, ids: Any = None) -> Steps:
         at = range(len(self.lengths)) if ids is None else ids
@@ -55,12 +55,12 @@ class ScriptedEnvs:
         at = [int(i) for i in ids]
         for i in at:
             self.sent.remove(i)
-        return np.array(at), self._step(at)
+        return np.array(at), self.step_envs(at)
 
-    def _step(self, at: list[int]) -> Steps:
+    def step_envs(self, at: list[int]) -> Steps:
         self.steps += len(at)
         self.t[at] += 1
-        reached, episodes, broken, over = self._obs(at), [], [], np.zeros(len(at), bool)
+        reached, episodes, broken, over = self.observe(at), [], [], np.zeros(len(at), bool)
         for k, i in enumerate(at):
             lasts = self.lengths[i][self.episode[i] % len(self.lengths[i])]
             if self.t[i] == self.fails.get((i, int(self.episode[i]))):
@@ -74,8 +74,8 @@ class ScriptedEnvs:
             self.t[i] = 0
         flags = over | np.isin(np.arange(len(at)), broken)  # the flags of invalid rows mean nothing
         rewards = np.ones(len(at), np.float32)
-        return Steps(self._obs(at), rewards, flags, flags & ~over, reached, episodes, broken)
+        return Steps(self.observe(at), rewards, flags, flags & ~over, reached, episodes, broken)
 
-    def _obs(self, at: Any) -> Array:
+    def observe(self, at: Any) -> Array:
         at = list(at)
         return np.stack([at, self.episode[at], self.t[at]], 1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""A policy that acts with fixed weights, on what an env's user has."""
+"""A greedy policy with fixed weights, and the observations that it accepts."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ def recurrent() -> GreedyPolicy:
     return greedy(R2d2(obs=VECTOR, action=THREE, model=Gru(hidden=[5], size=4), unroll_steps=6))
 
 
-def test_one_observation_gives_the_action_that_it_gives_in_a_batch() -> None:
+def test_an_observation_has_the_same_action_alone_and_in_a_batch() -> None:
     policy = greedy(Dqn(obs=VECTOR, action=THREE, model=Mlp(hidden=[5])))
     actions = policy.act(OBS[:, 0])
     assert actions.shape == (6,)
     assert [policy.act(obs) for obs in OBS[:, 0]] == list(actions)
     assert policy.act(list(OBS[0, 0])) == actions[0]
-    assert len(policy.act(OBS[0])) == 2  # it remembers nothing, so the number may change
+    assert len(policy.act(OBS[0])) == 2  # without memory, the number of rows may change
     assert len(set(actions)) > 1
 
 
 def test_a_recurrent_policy_remembers_until_it_is_reset() -> None:
     policy = recurrent()
     first = [policy.act(obs) for obs in OBS]
-    went_on = [policy.act(obs) for obs in OBS]
+    continued = [policy.act(obs) for obs in OBS]
     policy.reset()
     again = [policy.act(obs) for obs in OBS]
     np.testing.assert_array_equal(first, again)
-    memory = {name: array.copy() for name, array in policy._memory.items()}
+    memory = {name: array.copy() for name, array in policy.memory.items()}
     policy.reset([True, False])
-    assert not policy._memory["memory"][0].any()
-    np.testing.assert_array_equal(policy._memory["memory"][1], memory["memory"][1])
-    assert np.shape(went_on) == np.shape(first)
+    assert not policy.memory["memory"][0].any()
+    np.testing.assert_array_equal(policy.memory["memory"][1], memory["memory"][1])
+    assert np.shape(continued) == np.shape(first)
 
 
-def test_a_batch_of_a_recurrent_policy_is_as_its_rows_by_themselves() -> None:
+def test_a_batch_of_a_recurrent_policy_has_the_actions_of_its_rows() -> None:
     together, alone = recurrent(), [recurrent(), recurrent()]
     for obs in OBS:
         rows = [policy.act(row) for policy, row in zip(alone, obs, strict=True)]
         np.testing.assert_array_equal(together.act(obs), rows)
 
 
-def test_another_number_of_rows_needs_a_reset_where_they_are_remembered() -> None:
+def test_a_recurrent_policy_refuses_another_number_of_rows_without_a_reset() -> None:
     policy = recurrent()
     policy.act(OBS[0])
     with pytest.raises(ValueError, match=r"1 observations after 2, .* call `reset\(\)` before"):
@@ -71,7 +71,7 @@ def test_another_number_of_rows_needs_a_reset_where_they_are_remembered() -> Non
     policy.act(OBS[0, 0])
 
 
-def test_nested_observations_are_taken_as_the_env_returns_them() -> None:
+def test_nested_observations_are_accepted_as_the_env_returns_them() -> None:
     env = Nested()
     obs, columns = env.reset(seed=0)[0], observation_columns(env.observation_space)
     rows, is_batch = observation_rows(columns, obs)
@@ -96,7 +96,7 @@ def test_nested_observations_are_taken_as_the_env_returns_them() -> None:
         (np.zeros(4, complex), "has the dtype complex128; expected float32"),
     ],
 )
-def test_an_observation_that_does_not_fit_is_refused(obs: Any, reported: str) -> None:
+def test_an_unsuitable_observation_is_refused(obs: Any, reported: str) -> None:
     policy = greedy(Dqn(obs=VECTOR, action=THREE, model=Mlp(hidden=[5])))
     with pytest.raises(ValueError, match=f"act: the observation {reported}"):
         policy.act(obs)

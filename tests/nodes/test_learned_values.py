@@ -50,7 +50,7 @@ def test_dqn_learns_the_values_of_truncated_and_of_terminated_episodes(
     buffer.push(collector.fire(learner.state()))
     for _ in range(500):
         learner.train(buffer.sample())
-    q = learner._mode.online(torch.arange(2))["q"].detach().numpy()  # (states, actions)
+    q = learner.mode.online(torch.arange(2))["q"].detach().numpy()  # (states, actions)
     np.testing.assert_allclose(q, np.repeat([values], 2, 0).T, atol=0.08)
 
 
@@ -66,7 +66,7 @@ def test_ppo_learns_the_values_of_truncated_and_of_terminated_episodes(
     learner = Learner(policy=policy, seed=2)
     for _ in range(150):
         learner.train(collector.fire(learner.state()))
-    found = learner._mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
+    found = learner.mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
     np.testing.assert_allclose(found, values, atol=0.05)
 
 
@@ -78,8 +78,8 @@ def test_a_token_that_ends_within_an_episode_does_not_change_ppos_values(n_sampl
     collector = SampleCollector(envs=envs, policy=policy, n_sample=n_sample, seed=3)
     learner = Learner(policy=policy, seed=3)
     batch = collector.fire(learner.state())
-    advantage, goal, v_t = learner._mode._advantages(batch)
-    v = learner._mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
+    advantage, goal, v_t = learner.mode.advantages(batch)
+    v = learner.mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
     wanted = np.where(batch["obs"] == 0, 1 + GAMMA * v[1], 2 + GAMMA * v[0])
     np.testing.assert_allclose(goal, wanted, rtol=1e-5)
     np.testing.assert_allclose(advantage, wanted - v[batch["obs"]], rtol=1e-4, atol=1e-6)

@@ -68,7 +68,7 @@ def learned_by_dqn(collect: Callable[..., Any], envs: Any, nstep: int) -> Any:
     collector = collect(envs=envs, policy=policy, seed=1)
     for _ in range(120):
         learner.train(collector.fire(learner.state()))
-    return learner._mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
+    return learner.mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
 
 
 def learned_by_ppo(collect: Callable[..., Any], envs: SerialEnvManager, nstep: int) -> Any:
@@ -80,7 +80,7 @@ def learned_by_ppo(collect: Callable[..., Any], envs: SerialEnvManager, nstep: i
     collector = collect(envs=envs, policy=policy, seed=2)
     for _ in range(40):
         learner.train(collector.fire(learner.state()))
-    return learner._mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
+    return learner.mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
 
 
 def learned_by_gru(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
@@ -95,7 +95,7 @@ def learned_by_gru(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
     for _ in range(60):
         learner.train(collector.fire(learner.state()))
     begins = torch.tensor([[True, False]])
-    heads = learner._mode.net.module(torch.arange(2), torch.zeros(1, 8), begins)
+    heads = learner.mode.net.module(torch.arange(2), torch.zeros(1, 8), begins)
     return heads["value"].squeeze(1).detach().numpy()
 
 
@@ -114,7 +114,7 @@ def learned_from(buffer: Any, nstep: int, ends: str) -> Any:
         learned = learner.train(buffer.sample())
         if learned is not None and hasattr(buffer, "update"):
             buffer.update(learned["priority"])
-    return learner._mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
+    return learner.mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
 
 
 def learned_by_r2d2(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
@@ -139,7 +139,7 @@ def learned_by_r2d2(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
         priorities: Any = learner.train(buffer.sample())
         buffer.update(priorities["priority"])
     begins = torch.tensor([[True, False]])
-    heads = learner._mode.online.module(torch.arange(2), torch.zeros(1, 8), begins)
+    heads = learner.mode.online.module(torch.arange(2), torch.zeros(1, 8), begins)
     return heads["q"].detach().numpy().mean(1)
 
 

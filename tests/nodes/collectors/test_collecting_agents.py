@@ -193,7 +193,7 @@ def test_several_managers_act_as_one() -> None:
     joint = make_manager(PettingZoo(id="tests.nodes.envs.agent_envs:ScriptedAgents"))
     with pytest.raises(UnsoundError, match="env managers have 3 and 1 agents in each env"):
         join_specs([make_manager(env).spec(), joint.spec()])
-    node.envs._managers[1].envs.close()
+    node.envs.managers[1].envs.close()
 
 
 def test_halves_contain_whole_envs() -> None:
@@ -239,7 +239,7 @@ def test_an_evaluation_plays_the_quota_of_each_agent() -> None:
 def test_an_evaluator_makes_only_the_envs_that_its_episodes_need() -> None:
     policy = PartSpec("toy", Toy, Toy.Config())
     node = Evaluator(env=scripted_agents(space="choice"), policy=policy, episodes=4, seed=1)
-    assert node._envs.spec().count == 6  # two games
+    assert node.envs.spec().count == 6  # two games
     found = node.eval(weights(0))
     assert found.returns == [1.0, 406.0, 612.0, 1.0]
     assert node.eval(weights(0)).returns == found.returns

@@ -68,10 +68,10 @@ def test_pending_steps_are_received_and_saved() -> None:
     assert envs.sent
     state = node.state_dict()
     assert not envs.sent
-    pending_count = int(node._pending_steps.counts.sum())
+    pending_count = int(node.pending_steps.counts.sum())
     other = sample_collector(copy.deepcopy(envs), stepping="ready")
     other.load_state_dict(state)
-    assert int(other._pending_steps.counts.sum()) == pending_count
+    assert int(other.pending_steps.counts.sum()) == pending_count
     steps = [tuple(s) for _ in range(4) for s in other.fire(weights(0))["obs"].tolist()]
     assert len(set(steps)) == len(steps)
 

@@ -100,8 +100,8 @@ def test_rows_metrics_and_states_equal_those_of_together(
 def test_a_slow_env_delays_no_other_env_within_a_firing() -> None:
     envs = OneLateEnv([[9]] * 3)
     order: list[int] = []
-    step = envs._step
-    envs._step = lambda at: order.extend(at) or step(at)  # type: ignore[method-assign]
+    step = envs.step_envs
+    envs.step_envs = lambda at: order.extend(at) or step(at)  # type: ignore[method-assign]
     collector(envs, toy(envs), 12, "independent").fire(weights(0))
     assert order == [1, 2] * 4 + [0] * 4
 
@@ -121,8 +121,8 @@ def test_all_rows_of_a_firing_have_the_actions_of_its_weights() -> None:
 def test_the_policy_always_gets_the_observations_of_all_envs() -> None:
     envs, shown = ScriptedEnvs([[9]] * 4), []
     node = collector(envs, toy(envs), 20, "independent")
-    forward = node._mode.forward
-    node._mode.forward = lambda obs: shown.append(len(obs)) or forward(obs)
+    forward = node.mode.forward
+    node.mode.forward = lambda obs: shown.append(len(obs)) or forward(obs)
     node.fire(weights(0))
     assert set(shown) == {4}
     assert len(shown) > 5  # some went ahead

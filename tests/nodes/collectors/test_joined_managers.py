@@ -53,8 +53,8 @@ class EnvsOfLargerManager(ScriptedEnvs):
         super().__init__(*args)
         self.first = first
 
-    def _obs(self, at: Any) -> Any:
-        return super()._obs(at) + np.array([self.first, 0, 0], np.float32)
+    def observe(self, at: Any) -> Any:
+        return super().observe(at) + np.array([self.first, 0, 0], np.float32)
 
 
 def collector(envs: Any, cls: Any = SampleCollector, **params: Any) -> Any:
@@ -258,7 +258,7 @@ def test_a_reset_receives_requested_steps_first() -> None:
     whole.send(np.arange(3), np.zeros(3))
     whole.recv()
     assert whole.reset().shape == first.shape
-    assert not whole._pending
+    assert not whole.pending
 
 
 @pytest.mark.parametrize("stepping", ["together", "halves", "independent"])

@@ -175,7 +175,7 @@ def test_new_weights_are_loaded_once() -> None:
     first, second = weights(1), weights(2)
     actions = [set(node.fire(w)["action"]) for w in (first, first, second)]
     assert actions == [{1}, {1}, {2}]
-    assert node._mode.loads == 2
+    assert node.mode.loads == 2
 
 
 def test_finished_episodes_are_counted_and_recorded() -> None:
@@ -232,7 +232,7 @@ def test_while_another_policy_acts_rows_are_defined_as_before() -> None:
     assert set(batch["action"]) == {0, 1, 2}
     assert set(batch["logp"]) == {-9.0}
     assert set(batch["discount"]) == {0.5}
-    node.reconfigure(policy=node._policy)
+    node.reconfigure(policy=node.policy)
     assert set(node.fire(weights(1))["action"]) == {1}
 
 
@@ -246,7 +246,7 @@ def test_a_policy_that_lacks_a_column_cannot_act() -> None:
 
 def test_a_mode_can_be_passed_directly() -> None:
     node = collector()
-    mode = node._policy.collect_mode(0)
+    mode = node.policy.collect_mode(0)
     node.reset_policy(mode)
     node.collect(2)
     assert mode.acted == 1
@@ -300,10 +300,10 @@ def test_outputs_of_compatible_types_are_accepted() -> None:
 @pytest.mark.parametrize("policy", ["random", Random, None, lambda seed: seed])
 def test_an_object_that_cannot_act_is_refused(policy: Any) -> None:
     node = collector()
-    before = node._mode
+    before = node.mode
     with pytest.raises(TypeError, match="cannot act; give a policy, one of its modes"):
         node.reset_policy(policy)
-    assert node._mode is before
+    assert node.mode is before
 
 
 def test_reset_env_refuses_envs_with_other_spaces() -> None:

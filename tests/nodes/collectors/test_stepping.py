@@ -45,8 +45,8 @@ def test_with_halves_the_policy_serves_one_half_while_the_other_steps() -> None:
     envs = ScriptedEnvs([[9]] * 5)
     sent_at_inference = []
     node = collector(envs, n_sample=15, stepping="halves")
-    forward = node._mode.forward
-    node._mode.forward = lambda obs: sent_at_inference.append(len(envs.sent)) or forward(obs)
+    forward = node.mode.forward
+    node.mode.forward = lambda obs: sent_at_inference.append(len(envs.sent)) or forward(obs)
     node.fire(weights(0))
     assert envs.served == [3, 2] * 3
     assert sent_at_inference == [0, 3, 2, 3, 2, 3]
@@ -79,7 +79,7 @@ def test_with_ready_every_step_is_returned_once_and_in_order(
         assert mine == expected[: len(mine)]
     for token in tokens:
         assert steps_of(token) == sorted(steps_of(token))
-    waiting = int(node._pending_steps.counts.sum())
+    waiting = int(node.pending_steps.counts.sum())
     assert envs.steps == len(given) + waiting  # none is lost
     assert waiting < len(lengths) * (nstep + 1)
 
@@ -129,7 +129,7 @@ def test_dropped_steps_are_counted() -> None:
     node.fire(weights(0))
     metrics = node.ctx.records[-1].values
     assert metrics["dropped_steps"] == 3
-    assert envs.steps == 20 + 3 + int(node._pending_steps.counts.sum())
+    assert envs.steps == 20 + 3 + int(node.pending_steps.counts.sum())
     node.fire(weights(0))
     assert "dropped_steps" not in node.ctx.records[-1].values
 

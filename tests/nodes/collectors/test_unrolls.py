@@ -151,7 +151,7 @@ def test_a_policy_without_memory_can_act_for_a_recurrent_one() -> None:
     batch = node.fire(weights(1))
     assert set(batch["action"].ravel()) == {1}
     assert batch["memory"].tolist() == [[0.0], [0.0]]
-    node.reset_policy(node._policy)  # acting restarts with empty memory, also within episodes
+    node.reset_policy(node.policy)  # acting restarts with empty memory, also within episodes
     assert node.fire(weights(1))["logp"].tolist() == [[0, 1, 0, 1]] * 2
 
 

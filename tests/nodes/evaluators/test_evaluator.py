@@ -73,7 +73,7 @@ def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) 
 
 def test_an_endless_episode_is_an_error() -> None:
     node = evaluator(env("ContinuousEnv"), episodes=3, most_steps=50)
-    node._mode.forward = lambda obs: {"action": np.zeros((len(obs), 2), np.float32)}
+    node.mode.forward = lambda obs: {"action": np.zeros((len(obs), 2), np.float32)}
     with pytest.raises(
         ValueError, match="env 0: an episode has not ended after 50 steps; give the env "
     ):
@@ -122,7 +122,7 @@ def test_every_evaluation_plays_the_same_episodes() -> None:
 )
 def test_the_number_of_envs_depends_on_the_episodes(params: dict[str, int], count: int) -> None:
     node = evaluator(env(length=1), **params)
-    assert node._envs.spec().count == count
+    assert node.envs.spec().count == count
 
 
 def test_metrics_equal_hand_worked_numbers() -> None:
@@ -146,14 +146,14 @@ def test_metrics_equal_hand_worked_numbers() -> None:
 def scripted_evaluator(scores: dict[str, float], **params: Any) -> Evaluator:
     """An evaluator whose returns depend on the purpose of the episodes' seeds."""
     node = evaluator(env(length=1), **params)
-    play_original = node._play
+    play_original = node.play
 
     def fake(envs: Any, seeds: str, steps: Any, n: int) -> Evaluation:
         found = play_original(envs, seeds, steps, n)
         score = scores[seeds.partition("/")[0]]
         return Evaluation([episode._replace(total=score) for episode in found.episodes])
 
-    node._play = fake
+    node.play = fake
     return node
 
 
@@ -210,7 +210,7 @@ def test_without_a_goal_there_is_no_verdict() -> None:
 def test_each_confirmation_plays_new_episodes() -> None:
     node = evaluator(env(length=1, ends="final"), episodes=3, stop_value=1.0)
     node.eval(weights(0)), node.eval(weights(0))
-    for one in node._envs.local_envs.envs:
+    for one in node.envs.local_envs.envs:
         fixed, fresh = one.seeds[::4], one.seeds[2::4]  # quota of 1: begun twice in each play
         assert len(set(fixed)) == 1
         assert len(set(fresh)) == 2
@@ -245,6 +245,6 @@ def test_an_evaluation_is_due_after_the_given_train_iterations() -> None:
 def test_closing_closes_the_envs() -> None:
     node = evaluator(env(length=1), episodes=2)
     node.eval(weights(0))
-    envs = list(node._envs.local_envs.envs)
+    envs = list(node.envs.local_envs.envs)
     node.close()
     assert [one.closed for one in envs] == [True, True]

@@ -63,12 +63,12 @@ def test_data_without_observations_or_actions_is_unsound(schema: Any, missing: s
 
 
 def test_the_policy_has_the_described_columns() -> None:
-    assert learner()._policy.action.n == 3
+    assert learner().policy.action.n == 3
 
 
 def test_the_models_seed_depends_on_the_nodes_name() -> None:
     contexts = [Context("learner", seed=s, inputs={"data": SCHEMA}) for s in (0, 0, 1)]
-    a, b, c = (learner(context)._mode.seed for context in contexts)
+    a, b, c = (learner(context).mode.seed for context in contexts)
     assert a == b != c
 
 
@@ -86,7 +86,7 @@ def test_the_command_depends_on_progress() -> None:
     node.ctx.clock = Clock({"collector": Count(env_steps=96), "learner": Count(train_iters=5)})
     assert node.state().command == {"iters": 5.0, "steps": 96.0}
     node.fire(batch())
-    assert node._mode.commands == [{"iters": 5.0, "steps": 96.0}]
+    assert node.mode.commands == [{"iters": 5.0, "steps": 96.0}]
 
 
 def test_metrics_are_means_since_the_last_report() -> None:
@@ -100,7 +100,7 @@ def test_weights_with_nan_end_the_run_at_the_next_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     node = learner(log_every_iters=2)
-    monkeypatch.setattr(node._mode, "weights", lambda: {"w": np.array([1.0, np.nan])})
+    monkeypatch.setattr(node.mode, "weights", lambda: {"w": np.array([1.0, np.nan])})
     node.fire(batch())
     with pytest.raises(ValueError, match=r"diverged: 1 of 1 weights hold nan \(the first: 'w'\)"):
         node.fire(batch())

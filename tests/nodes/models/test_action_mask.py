@@ -117,7 +117,7 @@ def test_the_target_of_dqn_includes_allowed_actions_only() -> None:
     ).learn_mode(3)
     with torch.no_grad():
         q = free.online({"state": torch.full((1, 1), 0.5)})["q"][0].numpy()
-    np.testing.assert_allclose(mode._target(batch), [q.max(), q[1]], rtol=1e-5)
+    np.testing.assert_allclose(mode.target_values(batch), [q.max(), q[1]], rtol=1e-5)
 
 
 def test_likelihood_and_entropy_are_those_of_allowed_actions() -> None:

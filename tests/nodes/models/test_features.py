@@ -127,6 +127,6 @@ def test_a_batch_is_learned_with_the_moments_that_acted(iters: int) -> None:
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64)
     learner = Learner(policy=policy)
     for _ in range(iters):
-        result = learner._mode.forward(collector.fire(learner.state()), {"lr": 1e-9})
+        result = learner.mode.forward(collector.fire(learner.state()), {"lr": 1e-9})
         assert float(result.metrics["kl"]) < 1e-9
     assert learner.state().arrays["features.moments.count"] == 64 * iters

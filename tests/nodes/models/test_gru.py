@@ -108,7 +108,7 @@ def random_batch(policy: Ppo, n: int) -> Batch:
 def test_advantages_equal_those_of_the_slow_implementation() -> None:
     policy = ppo(normalise_advantages=False, gamma=0.9, gae_lambda=0.8)
     mode, batch = policy.learn_mode(1), random_batch(policy, 6)
-    found, _, _ = mode._advantages(batch)
+    found, _, _ = mode.advantages(batch)
     module = mode.net.module
     expected = []
     for k in range(6):
@@ -132,8 +132,8 @@ def test_advantages_equal_those_of_the_slow_implementation() -> None:
 def test_each_epoch_learns_from_every_unroll_once() -> None:
     policy = ppo(epochs=2, minibatch_size=STEPS * 2)
     mode, batch, seen = policy.learn_mode(0), random_batch(policy, 5), []
-    step = mode._descend
-    mode._descend = lambda dealt, lr: (seen.append(dealt[1]), step(dealt, lr))[1]
+    step = mode.descend_minibatch
+    mode.descend_minibatch = lambda dealt, lr: (seen.append(dealt[1]), step(dealt, lr))[1]
     mode.forward(batch, {"lr": 1e-3})
     assert [len(memory) for memory in seen] == [2, 2, 1] * 2
     for epoch in (seen[:3], seen[3:]):

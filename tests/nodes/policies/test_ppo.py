@@ -105,8 +105,8 @@ def test_a_truncated_row_bootstraps_and_a_terminated_one_does_not() -> None:
     terminated = rows(1, terminated=flags, truncated=~flags, discount=np.zeros(1, "f4"), **one)
     mode = ppo(normalise_advantages=False).learn_mode(0)
     value, value_tp1 = (head(mode, "value", truncated[k]).item() for k in ("obs", "next_obs"))
-    assert mode._advantages(truncated)[0] == pytest.approx(1 + 0.9 * value_tp1 - value)
-    assert mode._advantages(terminated)[0] == pytest.approx(1 - value)
+    assert mode.advantages(truncated)[0] == pytest.approx(1 + 0.9 * value_tp1 - value)
+    assert mode.advantages(terminated)[0] == pytest.approx(1 - value)
 
 
 def test_the_last_row_of_a_token_bootstraps_even_if_its_episode_continues() -> None:
@@ -116,28 +116,28 @@ def test_the_last_row_of_a_token_bootstraps_even_if_its_episode_continues() -> N
     mode = ppo(normalise_advantages=False, gae_lambda=0.0).learn_mode(0)
     v_t, v_end = head(mode, "value", batch["obs"]), head(mode, "value", batch["next_obs"][1:])
     expected = batch["reward"] + 0.9 * np.array([v_t[1], v_end[0]]).ravel() - v_t[:, 0].numpy()
-    np.testing.assert_allclose(mode._advantages(batch)[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(mode.advantages(batch)[0], expected, rtol=1e-5)
 
 
 def test_normalised_values_only_change_units() -> None:
     mode = ppo(normalise_values=True, normalise_advantages=False).learn_mode(0)
     plain = ppo(normalise_advantages=False).learn_mode(0)
     batch = rows(50)
-    advantage, goal, _ = mode._advantages(batch)
-    expected, returns, _ = plain._advantages(batch)
+    advantage, goal, _ = mode.advantages(batch)
+    expected, returns, _ = plain.advantages(batch)
     np.testing.assert_allclose(advantage, expected, rtol=1e-5)  # units of 1 so far
     np.testing.assert_allclose(goal, (returns - returns.mean()) / returns.std(), atol=1e-5)
     values = head(mode, "value", batch["obs"])[:, 0].numpy() * returns.std() + returns.mean()
-    again, goal, old = mode._advantages(batch)
-    mean, std = mode._return_moments()
+    again, goal, old = mode.advantages(batch)
+    mean, std = mode.return_moments()
     np.testing.assert_allclose(goal * std + mean, again + values, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(old * std + mean, values, rtol=1e-3, atol=1e-4)
 
 
 def test_each_epoch_learns_from_every_row_once() -> None:
     mode, seen = ppo(epochs=3, minibatch_size=10).learn_mode(0), []
-    step = mode._descend
-    mode._descend = lambda dealt, lr: (seen.append(dealt[0]), step(dealt, lr))[1]
+    step = mode.descend_minibatch
+    mode.descend_minibatch = lambda dealt, lr: (seen.append(dealt[0]), step(dealt, lr))[1]
     batch = rows(32)
     mode.forward(batch, LR)
     assert [len(obs) for obs in seen] == [10, 10, 10, 2] * 3

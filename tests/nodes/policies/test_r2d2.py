@@ -67,7 +67,7 @@ def test_the_target_of_a_terminal_step_is_its_reward(rescale: bool) -> None:
     table = sequences()
     table["discount"][:] = 0
     obs = torch.tensor(np.concatenate([table["obs"][:, :1], table["next_obs"]], 1))
-    q = learn._action_values(learn.online, obs, table["memory"]).detach()[:, :-1]
+    q = learn.action_values(learn.online, obs, table["memory"]).detach()[:, :-1]
     q = q.gather(2, torch.tensor(table["action"]).unsqueeze(2)).squeeze(2)
     goal = torch.tensor(table["reward"])
     result = learn.forward(Batch(table), {})
@@ -96,7 +96,7 @@ def test_learning_has_the_memory_that_acting_would_have(burn_in_steps: int) -> N
     act.load(State(learn.weights()))
     table = sequences()
     seen = np.concatenate([table["obs"][:, :1], table["next_obs"]], 1)
-    q = learn._action_values(learn.online, torch.tensor(seen), table["memory"]).detach().numpy()
+    q = learn.action_values(learn.online, torch.tensor(seen), table["memory"]).detach().numpy()
     memory = {"memory": table["memory"]}
     for t in range(7):
         out = act.mode.model(seen[:, t], memory)
