@@ -37,7 +37,7 @@ MODULES = (  # what env workers and sites of toy nodes import
     "flowrl.nodes.envs.gymnasium",
     "flowrl.runtime.sites.fork_server",
     "tests.nodes.toy_envs",
-    "tests.runtime.link_nodes",
+    "tests.runtime.service_nodes",
     "tests.sites.site_nodes",
     "tests.toys.toy_nodes",
 )

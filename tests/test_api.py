@@ -14,12 +14,12 @@ from flowrl.core.errors import GraphError, NodeError, UsageError
 from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
-from tests.toys.running import tree
+from tests.toys.toy_runs import toy_graph
 
-NODES = {"c": "Source", "l": "Learner", "e": "Judge"}
+NODES = {"c": "Source", "l": "Learner", "e": "Evaluator"}
 EDGES = ["c -> l", "l.weights -> c.weights", {"l.weights -> e": {"every": 2}}]
-GRAPH = tree(NODES, EDGES)
-UNSOUND = tree({**NODES, "x": {"type": "Judge", "gaol": 1}}, EDGES)
+GRAPH = toy_graph(NODES, EDGES)
+UNSOUND = toy_graph({**NODES, "x": {"type": "Evaluator", "gaol": 1}}, EDGES)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_run_without_a_folder_makes_one_below_runs(file: Path) -> None:
 
 
 def test_the_error_of_a_failed_node_has_its_cause(tmp_path: Path) -> None:
-    graph = tree({"c": "Source", "f": {"type": "Fails", "firing": 1}}, ["c -> f"])
+    graph = toy_graph({"c": "Source", "f": {"type": "FailingNode", "firing": 1}}, ["c -> f"])
     with pytest.raises(NodeError, match=r"node 'f', firing 1 \(round 1\)") as reported:
         flowrl.load(graph).run(out=tmp_path / "r", steps=100)
     assert isinstance(reported.value.__cause__, ZeroDivisionError)
@@ -226,7 +226,7 @@ def test_values_of_numpy_are_taken_as_those_of_python() -> None:
     graph = flowrl.load(GRAPH, given).check().require_sound().graph
     assert graph.nodes["c"].config.steps == 3
     assert graph.limits.rounds == 2
-    data = tree({**NODES, "c": {"type": "Source", "steps": np.int32(4)}}, EDGES)
+    data = toy_graph({**NODES, "c": {"type": "Source", "steps": np.int32(4)}}, EDGES)
     assert flowrl.load(data).check().require_sound().graph.nodes["c"].config.steps == 4
     for number in (np.float32(0.5), np.float64(0.5), np.array(0.5)):
         graph = flowrl.load("cartpole_dqn", {"policy.lr": number}).check(envs="skip").graph

@@ -1,4 +1,4 @@
-"""The balance equations and the serial program, against random graphs and an independent simulator."""
+"""The balance equations and the serial program, checked by an independent simulator on random graphs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ TOYS = "tests.toys.toys:"
 
 
 def simulate(checked):
-    """Run one round token by token: no edge may under- or overflow, and all end as they began.
+    """Run one round token by token: no queue may under- or overflow, and each ends with its initial tokens.
 
-    Knows only ports, firings and capacities; replicas have queues of their own, dealt and joined here anew.
+    This is independent of the engine: it uses only ports, firings and capacities, and has its own queues of replicas.
     """
     graph, program = checked.graph, checked.program
-    queues = {}  # (edge, source number, replica there, replica here) -> tokens
+    queues = {}  # (edge, source number, producing replica, consuming replica) -> tokens
     schedule = program.round
     for at, edge in enumerate(schedule.edges):
-        here = graph.nodes[edge.to.node].replicas
+        consumers = graph.nodes[edge.to.node].replicas
         for number, source in enumerate(edge.sources):
-            there = graph.nodes[source.node].replicas
-            for a in range(there):
-                for b in range(here):
-                    if not (there == here and a != b):
+            producers = graph.nodes[source.node].replicas
+            for a in range(producers):
+                for b in range(consumers):
+                    if not (producers == consumers and a != b):
                         queues[at, number, a, b] = program.initial.get(edge.to, 0)
     before = dict(queues)
     turns = Counter()
@@ -54,17 +54,17 @@ def fire(graph, program, schedule, name, replica, queues, turns):
         for number, source in enumerate(edge.sources):
             if source.node != name:
                 continue
-            lanes = sorted(k for k in queues if k[:3] == (at, number, replica))
+            keys = sorted(k for k in queues if k[:3] == (at, number, replica))
             for _ in range(schedule.rates[source]):
-                lane = lanes[turns[at, number, replica] % len(lanes)]
+                key = keys[turns[at, number, replica] % len(keys)]
                 turns[at, number, replica] += 1
-                queues[lane] += 1
+                queues[key] += 1
                 initial = program.initial.get(edge.to, 0)
-                assert queues[lane] <= program.capacity[edge.to] + initial, f"{edge} overflows"
+                assert queues[key] <= program.capacity[edge.to] + initial, f"{edge} overflows"
 
 
 def node_type(name, ins, outs):
-    """A node with these ports: name -> rate."""
+    """Return a node type with these ports, by name and rate."""
     ports = {**{n: In("x", rate) for n, rate in ins.items()}}
     ports |= {n: Out("x", rate) for n, rate in outs.items()}
     code = f"def fire(self{''.join(', ' + n for n in ins)}): pass"
@@ -75,7 +75,7 @@ def node_type(name, ins, outs):
 
 @st.composite
 def consistent(draw, auto=False):
-    """A random connected graph whose firings are known: rates are made from them."""
+    """Draw a connected graph with known firings, from which its rates are derived."""
     size = draw(st.integers(2, 8))
     firings = [draw(st.integers(1, 6)) for _ in range(size)]
     pairs = [(draw(st.integers(0, i - 1)), i) for i in range(1, size)]

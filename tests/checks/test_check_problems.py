@@ -1,4 +1,4 @@
-"""Each kind of problem, with its exact message: where, what, and how to mend it."""
+"""Each kind of problem of a graph, with its exact message: where, what, and how to fix it."""
 
 from __future__ import annotations
 
@@ -88,8 +88,10 @@ def test_an_unknown_part_type_is_reported_with_the_nearest_name(problems):
 def test_a_part_of_another_kind_is_reported(problems):
     assert problems("""
         nodes:
-          a: {type: 'toys:Learner', policy: 'toys:Mesh'}
-        """)[0] == ("g.yaml:2:37: nodes.a.policy: 'toys:Mesh' is a model type; expected a policy")
+          a: {type: 'toys:Learner', policy: 'toys:NetModel'}
+        """)[0] == (
+        "g.yaml:2:37: nodes.a.policy: 'toys:NetModel' is a model type; expected a policy"
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_a_part_of_another_kind_is_reported(problems):
             "'flowrl.core.batch:Array' is not a node type; subclass flowrl.Node, or "
             "decorate a function with @flowrl.as_node",
         ),
-        ("toys:Mute", "'toys:Mute' has the port 'data' and never fires; define fire"),
+        ("toys:WithoutFire", "'toys:WithoutFire' has the port 'data' and never fires; define fire"),
         (
             "no_such_module:Class",
             "'no_such_module:Class': there is no module 'no_such_module'; install it, or put it "
@@ -296,7 +298,7 @@ def test_a_required_part_cannot_be_null(problems):
 )
 def test_parameters_that_do_not_fit_together_are_reported(problems, params, message):
     reported = problems(
-        f"nodes:\n  s: toys:Source\n  p: {{type: 'toys:Picky', {params}}}\nedges: [s -> p]"
+        f"nodes:\n  s: toys:Source\n  p: {{type: 'toys:ValidatedNode', {params}}}\nedges: [s -> p]"
     )
     assert message in reported[0]
     assert reported[0].startswith("g.yaml:3:")
@@ -304,9 +306,9 @@ def test_parameters_that_do_not_fit_together_are_reported(problems, params, mess
 
 def test_a_part_that_may_be_missing_may_be_null(problems):
     for written in (
-        "{type: 'toys:Picky', model: null}",
-        "toys:Picky",
-        "{type: 'toys:Picky', model: 'toys:Mesh'}",
+        "{type: 'toys:ValidatedNode', model: null}",
+        "toys:ValidatedNode",
+        "{type: 'toys:ValidatedNode', model: 'toys:NetModel'}",
     ):
         assert problems(f"nodes:\n  s: toys:Source\n  p: {written}\nedges: [s -> p]") == []
 
@@ -391,7 +393,7 @@ def test_incompatible_links_list_the_candidates(problems):
 
 def test_sources_that_lead_to_different_inputs_are_reported(problems):
     assert problems("""
-        nodes: {s: 'toys:Source', e: 'toys:Evaluator', d: 'toys:Desk'}
+        nodes: {s: 'toys:Source', e: 'toys:Evaluator', d: 'toys:TwoTypedInputs'}
         edges: ["s, e -> d"]
         """) == [
         "g.yaml:2:9: edges: the sources lead to different inputs: d.data, d.scores; name the port",
@@ -444,7 +446,7 @@ def test_a_stateful_service_with_two_clients_is_reported(problems):
 
 def test_a_stateless_service_may_have_several_clients(problems):
     reported = problems("""
-        nodes: {e: 'toys:Oracle', r: 'toys:Relay', s: 'toys:Relay'}
+        nodes: {e: 'toys:StatelessEnvs', r: 'toys:Relay', s: 'toys:Relay'}
         edges: [r <-> e, s <-> e]
         """)
     assert all("the service 'serve'" in p and "is not connected" in p for p in reported)
@@ -504,7 +506,7 @@ def test_tokens_that_are_no_table_are_reported(problems):
 
 
 def test_a_node_whose_describe_returns_no_facts_is_reported(problems):
-    (reported,) = problems("nodes: {s: 'toys:Vague', t: 'toys:Sink'}\nedges: [s -> t]")
+    (reported,) = problems("nodes: {s: 'toys:WrongFacts', t: 'toys:Sink'}\nedges: [s -> t]")
     assert (
         "nodes.s: describe raised TypeError: it returned dict; expected Facts (descriptions.py:"
         in reported

@@ -12,7 +12,7 @@ def test_a_thousand_nodes_are_sound(write):
     assert [str(p) for p in found.problems] == []
     assert len(found.graph.nodes) == 1000
     assert len(found.program.paced) == 100
-    assert found.program.warmup[0].rounds == 3  # of 100 lanes, 2 collectors, 2 firings, 8 steps
+    assert found.program.warmup[0].rounds == 3  # of 100 chains, 2 collectors, 2 firings, 8 steps
 
 
 def test_a_mistake_in_each_of_many_chains_is_reported_for_each(write):

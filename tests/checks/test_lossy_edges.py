@@ -1,4 +1,4 @@
-"""Lossy edges: where the tokens of other edges would pile up."""
+"""Edges that must be lossy because they are joined with a lossy edge."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.graph.loading import load_data
-from tests.toys.running import run, tree
+from tests.toys.toy_runs import run, toy_graph
 
 DROP = {"when_full": "drop_oldest", "capacity": 1}
 
 
 def problems(nodes: dict[str, Any], edges: list[Any]) -> list[str]:
-    return [str(p) for p in check(load_data(tree(nodes, edges))).problems]
+    return [str(p) for p in check(load_data(toy_graph(nodes, edges))).problems]
 
 
 def test_a_stream_joined_with_a_lossy_one_must_be_lossy() -> None:
@@ -23,8 +23,8 @@ def test_a_stream_joined_with_a_lossy_one_must_be_lossy() -> None:
     assert problems(nodes, [*edges, "s -> j.right"]) == [
         f"graph: {edge}: {words}{hint}" for edge in ("g.out -> j.left", "s.data -> j.right")
     ]
-    whole = tree(nodes, [{"s -> g": DROP}, {"g -> j.left": DROP}, {"s -> j.right": DROP}])
-    assert run(whole, rounds=3)[1].of("j") == ["3 and 3", "7 and 7", "11 and 11"]
+    whole = toy_graph(nodes, [{"s -> g": DROP}, {"g -> j.left": DROP}, {"s -> j.right": DROP}])
+    assert run(whole, rounds=3)[1].lines_of("j") == ["3 and 3", "7 and 7", "11 and 11"]
 
 
 def test_a_stream_joined_with_a_lossy_one_must_be_lossy_with_merge_any_too() -> None:

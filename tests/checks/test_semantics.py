@@ -1,4 +1,4 @@
-"""What edges and nodes may be combined, against the model: states, paces, services, failures."""
+"""Rules for states, paces, replicas, services and failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RL = """
       collector: {type: toys:Collector, replicas: 1}
       learner: {type: toys:Learner}
       evaluator: toys:Evaluator
-      judge: toys:Evaluator
+      tester: toys:Evaluator
     edges:
       - collector <-> envs
       - collector -> learner
@@ -34,26 +34,26 @@ def rl(*edges, **nodes):
 
 
 def test_a_node_that_only_state_drives_is_paced(checked):
-    found = checked(rl("learner -> evaluator: {every: 5}", "evaluator.best -> judge: {every: 2}"))
+    found = checked(rl("learner -> evaluator: {every: 5}", "evaluator.best -> tester: {every: 2}"))
     assert found.problems == []
     assert [(str(p.source), p.every, p.schedule.order) for p in found.program.paced] == [
-        ("evaluator.best", 2, ["judge"]),
+        ("evaluator.best", 2, ["tester"]),
         ("learner.weights", 5, ["evaluator"]),
     ]
     assert found.program.round.order == ["collector", "learner"]
 
 
 def test_a_node_that_only_state_drives_needs_a_pace(problems):
-    assert problems(rl("learner -> evaluator", "learner -> judge: {latest: true}")) == [
+    assert problems(rl("learner -> evaluator", "learner -> tester: {latest: true}")) == [
         "g.yaml:12:5: learner.weights -> evaluator.weights: nothing but this state drives "
         "evaluator, so it needs a pace; write 'learner -> evaluator.weights: {every: 100}'",
-        "g.yaml:13:5: learner.weights -> judge.weights: nothing but this state drives judge, so "
-        "it needs a pace; write 'learner -> judge.weights: {every: 100}'",
+        "g.yaml:13:5: learner.weights -> tester.weights: nothing but this state drives tester, so "
+        "it needs a pace; write 'learner -> tester.weights: {every: 100}'",
     ]
 
 
 def test_a_node_that_streams_drive_cannot_be_paced(problems):
-    text = rl("learner -> evaluator: {every: 1}", "learner -> judge: {every: 1}")
+    text = rl("learner -> evaluator: {every: 1}", "learner -> tester: {every: 1}")
     assert problems(text.replace("{lag: 0}", "{every: 3}")) == [
         "g.yaml:11:5: learner.weights -> collector.weights: 'every' is for nodes that nothing but "
         "state drives, and streams or links join collector to learner; use 'lag' here"
@@ -81,7 +81,7 @@ def test_consumers_of_a_paced_node_are_paced_with_it(checked):
 @pytest.mark.parametrize("option", ["lag: 1", "latest: true"])
 def test_a_pace_excludes_lag_and_latest(problems, option):
     name = option.partition(":")[0]
-    text = rl("learner -> judge: {every: 1}", f"learner -> evaluator: {{every: 2, {option}}}")
+    text = rl("learner -> tester: {every: 1}", f"learner -> evaluator: {{every: 2, {option}}}")
     assert problems(text)[0] == (
         f"g.yaml:13:5: learner.weights -> evaluator.weights: '{name}' and 'every' exclude each "
         "other; leave one out"
@@ -107,7 +107,7 @@ def test_two_paces_for_one_node_are_reported(problems):
 
 def test_nodes_that_pace_each_other_are_reported(problems):
     reported = problems(
-        rl("evaluator.best -> judge: {every: 2}", "judge.best -> evaluator: {every: 2}")
+        rl("evaluator.best -> tester: {every: 2}", "tester.best -> evaluator: {every: 2}")
     )
     assert reported[0].endswith(
         "the nodes pace each other in a cycle, and nothing else drives them; let one of them "
@@ -116,7 +116,7 @@ def test_nodes_that_pace_each_other_are_reported(problems):
 
 
 def test_a_state_edge_is_part_of_no_cycle(checked):
-    found = checked(rl("learner -> evaluator: {every: 1}", "learner -> judge: {every: 1}"))
+    found = checked(rl("learner -> evaluator: {every: 1}", "learner -> tester: {every: 1}"))
     assert found.problems == []
     assert found.program.round.firings == {"collector": 1, "learner": 1}
 
@@ -125,7 +125,7 @@ def test_a_state_edge_is_part_of_no_cycle(checked):
 
 
 def test_a_linked_group_has_one_number_of_replicas(checked, problems):
-    paces = ("learner -> evaluator: {every: 1}", "learner -> judge: {every: 1}")
+    paces = ("learner -> evaluator: {every: 1}", "learner -> tester: {every: 1}")
     text = rl(*paces).replace("toys:Envs, replicas: 1", "toys:Envs, replicas: 3")
     assert {n: s.replicas for n, s in checked(text).graph.nodes.items() if s.replicas > 1} == {
         "envs": 3,
@@ -197,17 +197,17 @@ def test_a_graph_is_deterministic_by_default(checked):
 
 
 def test_every_source_of_nondeterminism_is_a_reason(checked):
-    text = rl("learner -> evaluator: {every: 1}", "learner -> judge: {every: 1}")
+    text = rl("learner -> evaluator: {every: 1}", "learner -> tester: {every: 1}")
     assert checked(text.replace("{lag: 0}", "{latest: true}")).reasons == [
         "learner.weights -> collector.weights: latest (the version depends on speed)"
     ]
     text = """
-        nodes: {s: 'toys:Restless', t: 'toys:Sink'}
+        nodes: {s: 'toys:NondeterministicSource', t: 'toys:Sink'}
         edges: [{s -> t: {when_full: drop_oldest, capacity: 1, merge: any}}]
         """
     assert checked(text).reasons == [
         "s.out -> t.data: drop_oldest (what is dropped depends on speed)",
-        "s: asks the clock",
+        "s: reads the clock",
     ]  # of one source there is only one order
 
 
@@ -215,11 +215,11 @@ def test_every_source_of_nondeterminism_is_a_reason(checked):
 
 
 def test_a_describe_that_raises_is_reported_with_its_line(problems):
-    (reported,) = problems("nodes: {s: 'toys:Broken', t: 'toys:Sink'}\nedges: [s -> t]")
+    (reported,) = problems("nodes: {s: 'toys:RaisingDescribe', t: 'toys:Sink'}\nedges: [s -> t]")
     assert reported.startswith(
         "g.yaml:1:9: nodes.s: describe raised ZeroDivisionError: no reason (toys.py:"
     )
-    assert reported.endswith("); fix the node type 'toys:Broken'")
+    assert reported.endswith("); fix the node type 'toys:RaisingDescribe'")
 
 
 def test_a_service_cannot_depend_on_its_clients_outputs(problems, write):

@@ -1,4 +1,4 @@
-"""The warm-up: which nodes fire in a phase, for how many rounds, with which settings."""
+"""The phases of the warm-up: their nodes, their rounds and their settings."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def test_a_part_graph_on_a_path_is_all_its_nodes(write, checked):
          "'collector' has no parameter 'polcy'; did you mean 'policy'?"),
         ("{edges: [collector -> buffer], rounds: 1, set: {collector.n_sample: 3}}", "warmup: a "
          "phase cannot set 'collector.n_sample'; it may set: policy"),
-        ("{edges: [collector -> buffer], rounds: 1, set: {collector.policy: 'toys:Mesh'}}",
-         "warmup: collector.policy: 'toys:Mesh' is a model type; expected a policy"),
+        ("{edges: [collector -> buffer], rounds: 1, set: {collector.policy: 'toys:NetModel'}}",
+         "warmup: collector.policy: 'toys:NetModel' is a model type; expected a policy"),
     ],
 )  # fmt: skip
 def test_a_wrong_phase_is_reported(problems, phase, expected):

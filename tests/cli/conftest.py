@@ -15,18 +15,18 @@ import pytest
 
 from flowrl.cli import main
 from flowrl.graph.yaml_text import flow_text
-from tests.toys.running import tree
+from tests.toys.toy_runs import toy_graph
 
 ROOT = Path(__file__).parents[2]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-NODES = {"c": "Source", "l": "Learner", "e": "Judge"}
+NODES = {"c": "Source", "l": "Learner", "e": "Evaluator"}
 EDGES = ["c -> l", "l.weights -> c.weights", {"l.weights -> e": {"every": 2}}]
 
 
 def write(path: Path, nodes: Any = None, edges: Any = None, **more: Any) -> None:
     """A graph file of toy nodes."""
-    whole = tree({**NODES, **(nodes or {})}, [*EDGES, *(edges or [])], **more)
+    whole = toy_graph({**NODES, **(nodes or {})}, [*EDGES, *(edges or [])], **more)
     path.write_text("".join(f"{key}: {flow_text(value)}\n" for key, value in whole.items()))
 
 

@@ -40,7 +40,7 @@ def test_a_disk_that_gets_full_ends_the_run(
 ) -> None:
     """Each evaluation writes 2 MB to a temporary file before it replaces the last one."""
     at = disk("size=3m")
-    write(folder / "h.yaml", {"e": "Hoarder"}, [])
+    write(folder / "h.yaml", {"e": "LargeCheckpoints"}, [])
     status, out, err = flowrl("run", "h.yaml", "--out", str(at / "r"), "--json")
     why = f"{at}/r: cannot be written: No space left on device; free some space, or choose another --out"
     assert (status, err) == (1, f"flowrl: {why}\n")

@@ -40,7 +40,7 @@ def test_quiet_prints_nothing(flowrl: Flowrl) -> None:
 
 
 def test_a_failed_run_prints_the_first_cause_and_exits_with_1(flowrl: Flowrl, folder: Path) -> None:
-    write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1}}, ["c -> f"])
+    write(folder / "f.yaml", {"f": {"type": "FailingNode", "firing": 1}}, ["c -> f"])
     status, out, err = flowrl("run", "f.yaml", "--out", "r")
     assert status == 1
     assert err.startswith("Traceback (most recent call last):\n")
@@ -54,7 +54,7 @@ def test_a_failed_run_prints_the_first_cause_and_exits_with_1(flowrl: Flowrl, fo
 
 
 def test_json_is_one_line_also_when_the_run_fails(flowrl: Flowrl, folder: Path) -> None:
-    write(folder / "f.yaml", {"f": {"type": "Fails", "making": True}}, ["c -> f"])
+    write(folder / "f.yaml", {"f": {"type": "FailingNode", "making": True}}, ["c -> f"])
     status, out, _ = flowrl("run", "f.yaml", "--out", "r", "--json")
     summary = one_line(out)
     assert (status, summary["status"], summary["run_dir"]) == (1, "failed", "r")
@@ -123,7 +123,7 @@ def test_wrong_words_exit_with_2_and_run_nothing(
 def test_all_problems_of_an_unsound_graph_are_printed_and_the_status_is_2(
     flowrl: Flowrl, folder: Path
 ) -> None:
-    write(folder / "u.yaml", {"x": "Drian", "y": {"type": "Judge", "gaol": 1}})
+    write(folder / "u.yaml", {"x": "Drian", "y": {"type": "Evaluator", "gaol": 1}})
     status, out, err = flowrl("run", "u.yaml")
     assert (status, out) == (2, "")
     assert "Drian" in err
@@ -145,7 +145,7 @@ def test_a_bug_of_the_engine_is_printed_with_its_traceback(
 
 
 def test_a_process_exits_with_the_same_status(folder: Path) -> None:
-    write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1}}, ["c -> f"])
+    write(folder / "f.yaml", {"f": {"type": "FailingNode", "firing": 1}}, ["c -> f"])
     with process("run", "f.yaml", "--json", folder=folder) as running:
         out, err = running.communicate(timeout=30)
     assert (running.returncode, one_line(out)["status"]) == (1, "failed")
@@ -153,14 +153,16 @@ def test_a_process_exits_with_the_same_status(folder: Path) -> None:
 
 
 def test_a_node_that_exits_does_not_make_the_run_a_success(folder: Path) -> None:
-    write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1, "leaving": True}}, ["c -> f"])
+    write(
+        folder / "f.yaml", {"f": {"type": "FailingNode", "firing": 1, "leaving": True}}, ["c -> f"]
+    )
     with process("run", "f.yaml", "--json", folder=folder) as running:
         out, _ = running.communicate(timeout=30)
     assert (running.returncode, one_line(out)["status"]) == (1, "failed")
 
 
 def test_of_several_evaluators_each_line_names_its_own(flowrl: Flowrl, folder: Path) -> None:
-    write(folder / "two.yaml", {"f": "Judge"}, [{"l.weights -> f": {"every": 3}}])
+    write(folder / "two.yaml", {"f": "Evaluator"}, [{"l.weights -> f": {"every": 3}}])
     lines = flowrl("run", "two.yaml", "--train-iters", "3")[1].splitlines()
     assert [line.rpartition("  ")[2] for line in lines[1:3]] == ["by e", "by f"]
     assert flowrl("run", "g.yaml", "--train-iters", "1")[1].splitlines()[1:3][0] == (

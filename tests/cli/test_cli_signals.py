@@ -15,7 +15,7 @@ Flowrl = Callable[..., Called]
 
 def signalling(folder: Path, signals: list[str], **config: Any) -> None:
     """`s.yaml`: a node sends these signals to its process in its firing 3."""
-    node = {"type": "Signaller", "firing": 3, "signals": signals, **config}
+    node = {"type": "SignalSender", "firing": 3, "signals": signals, **config}
     write(folder / "s.yaml", {"a": node}, ["c -> a"], limits={"train_iters": 9})
 
 

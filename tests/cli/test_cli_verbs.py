@@ -136,7 +136,7 @@ def test_eval_of_a_run_without_a_checkpoint_says_so(flowrl: Flowrl, folder: Path
 def test_eval_of_a_graph_without_an_evaluator_says_so(flowrl: Flowrl, folder: Path) -> None:
     (folder / "r").mkdir()
     write(folder / "r" / "graph.yaml")
-    text = (folder / "r" / "graph.yaml").read_text().replace("Judge", "Plain")
+    text = (folder / "r" / "graph.yaml").read_text().replace("Evaluator", "PacedReader")
     (folder / "r" / "graph.yaml").write_text(text)
     status, _, err = flowrl("eval", "r")
     assert (status, err) == (

@@ -80,7 +80,7 @@ def test_the_rate_is_that_of_the_last_seconds_however_steps_are_reported() -> No
 
 
 def test_the_picture_is_removed_before_an_error_is_printed(folder: Path) -> None:
-    write(folder / "f.yaml", {"f": {"type": "Fails", "firing": 1}}, ["c -> f"])
+    write(folder / "f.yaml", {"f": {"type": "FailingNode", "firing": 1}}, ["c -> f"])
     status, written = seen_on_a_terminal(folder, "run", "f.yaml")
     assert status == 1
     assert written.index("\x1b[?25h") < written.index("failed:")

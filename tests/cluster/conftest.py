@@ -1,5 +1,5 @@
 """A run that hangs ends the tests."""
 
-from tests.sites.conftest import ends
+from tests.sites.conftest import end_if_hanging
 
-__all__ = ["ends"]
+__all__ = ["end_if_hanging"]

@@ -17,7 +17,7 @@ from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.needed_files import file_params, files_beside, modules_beside
 from flowrl.runtime.sites import graph_transfer as sending
 from flowrl.runtime.sites.graph_transfer import SentGraph, graph_to_send, load_sent_graph
-from tests.toys.running import tree
+from tests.toys.toy_runs import toy_graph
 
 GRAPH = """
 extends: cartpole_dqn
@@ -122,7 +122,7 @@ def test_what_was_sent_reads_as_the_same_graph(
 
 
 def test_a_graph_without_files_sends_none() -> None:
-    sent = graph_to_send(check(load_data(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
+    sent = graph_to_send(check(load_data(toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"]))))
     assert list(sent.pieces()) == []
     there = check(load_sent_graph(json.loads(json.dumps(dict(sent.config))), Path("nowhere")))
     assert differing_parts(graph_fingerprint(there), sent.config["fingerprint"]) == []
@@ -162,7 +162,7 @@ def test_files_that_are_too_large_are_refused_before_anything_is_sent(
 
 def read_of(rows: int = 8, edges: Any = None, **more: Any) -> dict[str, str]:
     nodes = {"c": {"type": "Source", "give": rows}, "l": "Learner"}
-    return graph_fingerprint(check(load_data(tree(nodes, edges or ["c -> l"], **more))))
+    return graph_fingerprint(check(load_data(toy_graph(nodes, edges or ["c -> l"], **more))))
 
 
 def test_the_same_graph_reads_the_same() -> None:

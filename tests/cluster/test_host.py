@@ -16,10 +16,10 @@ from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import open_listener
 from tests.cluster.host_processes import SOON_S, HostStarter, host, hosts_named, run_of
-from tests.sites.comparing import ran
-from tests.toys.running import tree
+from tests.sites.run_comparison import run_graph
+from tests.toys.toy_runs import toy_graph
 
-BASIC = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
+BASIC = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
 
 
 def unused_address() -> str:
@@ -49,7 +49,7 @@ def test_joining_another_machine_needs_a_key() -> None:
 
 def test_a_host_that_stays_serves_one_run_after_the_other(tmp_path: Path) -> None:
     address = unused_address()
-    serial = ran(BASIC, "serial", tmp_path / "s", train_iters=2)
+    serial = run_graph(BASIC, "serial", tmp_path / "s", train_iters=2)
     there = host(address, "--name", "a", "--stay")
     try:
         rendezvous = Rendezvous(address, within_s=SOON_S)
@@ -85,8 +85,8 @@ def test_a_host_that_is_stopped_notifies_its_run(tmp_path: Path) -> None:
 
 
 def test_an_error_of_a_node_on_a_host_ends_the_run_with_that_error(tmp_path: Path) -> None:
-    graph = tree(
-        {"c": "Source", "f": {"type": "Fails", "firing": 2}, "l": "Learner"}, ["c -> f -> l"]
+    graph = toy_graph(
+        {"c": "Source", "f": {"type": "FailingNode", "firing": 2}, "l": "Learner"}, ["c -> f -> l"]
     )
     with hosts_named("a") as watcher:
         run = run_of(graph, "f=a", tmp_path / "r", watcher, train_iters=9)

@@ -20,12 +20,12 @@ from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.sites.launched_sites import SiteLost
 from tests.cluster.host_processes import ANYWHERE, SOON_S, HostStarter, host, hosts_named, run_of
-from tests.sites.comparing import facts_of, ran
-from tests.toys.running import tree
+from tests.sites.run_comparison import read_results, run_graph
+from tests.toys.toy_runs import toy_graph
 
-BASIC = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
-EVALUATED = tree(
-    {"c": {"type": "Source", "replicas": 3}, "r": "Relay", "l": "Learner", "e": "Judge"},
+BASIC = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
+EVALUATED = toy_graph(
+    {"c": {"type": "Source", "replicas": 3}, "r": "Relay", "l": "Learner", "e": "Evaluator"},
     ["c -> r -> l", {"l.weights -> c.weights": {"lag": 1}}, {"l.weights -> e": {"every": 2}}],
 )
 
@@ -41,11 +41,11 @@ EVALUATED = tree(
     ],
 )
 def test_the_result_is_the_same_on_hosts(placement: str, hosts: list[str], tmp_path: Path) -> None:
-    serial = ran(EVALUATED, "serial", tmp_path / "serial", train_iters=8)
+    serial = run_graph(EVALUATED, "serial", tmp_path / "serial", train_iters=8)
     with hosts_named(*hosts) as watcher:
         run_of(EVALUATED, placement, tmp_path / "r", watcher, train_iters=8).run()
         outcomes = watcher.wait()
-    assert facts_of(tmp_path / "r") == serial
+    assert read_results(tmp_path / "r") == serial
     assert [code for code, _ in outcomes] == [0] * len(hosts)
     assert all(
         "the run graph is over: 8 train iterations were asked for" in out for _, out in outcomes
@@ -94,7 +94,7 @@ def test_only_hosts_with_the_key_of_the_run_can_join(tmp_path: Path) -> None:
     for name in ("key", "other"):
         write_key(tmp_path / name)
     key, other = (("--key", str(tmp_path / name)) for name in ("key", "other"))
-    serial = ran(BASIC, "serial", tmp_path / "serial", train_iters=3)
+    serial = run_graph(BASIC, "serial", tmp_path / "serial", train_iters=3)
     offers = [("--name", "b", *other), ("--name", "d"), ("--name", "a", *key)]
     with OneByOneStarter(*offers) as watcher:
         rendezvous = Rendezvous(ANYWHERE, tmp_path / "key", within_s=SOON_S)
@@ -260,7 +260,7 @@ def test_a_type_that_is_missing_on_a_host_is_an_error_that_names_the_host(tmp_pa
     folder.mkdir()
     (folder / "installed_here.py").write_text(PROJECT["sent_along.py"].replace("import neighbour", "")
                                               .replace("neighbour.same(data)", "data"))  # fmt: skip
-    graph = tree({"c": "Source", "l": "Learner"}, ["c -> m -> l"])
+    graph = toy_graph({"c": "Source", "l": "Learner"}, ["c -> m -> l"])
     graph["nodes"]["m"] = {"type": "installed_here:passes"}
     sys.path.append(str(folder))
     try:

@@ -33,9 +33,9 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_data
 from flowrl.runtime.sites.graph_transfer import graph_to_send
-from tests.toys.running import tree
+from tests.toys.toy_runs import toy_graph
 
-SENT = graph_to_send(check(load_data(tree({"c": "Source", "l": "Learner"}, ["c -> l"]))))
+SENT = graph_to_send(check(load_data(toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"]))))
 SOON_S = 10.0
 
 

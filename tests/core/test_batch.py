@@ -1,4 +1,4 @@
-"""Columns and batches: immutable tables whose schema is known."""
+"""Columns and batches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def same(one: Batch, other: Batch) -> bool:
     return list(one) == list(other) and all(np.array_equal(one[k], other[k]) for k in one)
 
 
-def test_an_array_that_was_given_away_cannot_be_written_to() -> None:
+def test_the_arrays_of_a_batch_become_read_only() -> None:
     mine = np.zeros(3)
     found = Batch({"x": mine})
     for array in (mine, found["x"], found.columns["x"]):
@@ -31,7 +31,7 @@ def test_an_array_that_was_given_away_cannot_be_written_to() -> None:
 
 
 @pytest.mark.parametrize("index", [slice(1, 3), np.array([2, 0]), np.array([True, False] * 2)])
-def test_what_is_taken_cannot_be_written_to_either(index: object) -> None:
+def test_taken_rows_are_read_only(index: object) -> None:
     taken = batch().take(index)
     with pytest.raises(ValueError, match="read-only"):
         taken["obs"][0, 0] = 9
@@ -49,7 +49,7 @@ def test_columns_of_different_lengths_are_refused_by_name() -> None:
         Batch({"a": np.zeros(3), "b": np.zeros(2)})
 
 
-def test_a_missing_column_is_told_with_those_that_are_there() -> None:
+def test_the_error_of_a_missing_column_lists_the_columns() -> None:
     with pytest.raises(KeyError, match="no column 'reward'; there are obs, n"):
         batch()["reward"]
     with pytest.raises(KeyError, match="no column 'x'"):
@@ -60,7 +60,7 @@ def test_a_batch_without_columns_has_no_rows() -> None:
     assert (len(Batch({})), Batch({}).schema, Batch({}).nbytes) == (0, {}, 0)
 
 
-def test_a_batch_tells_its_rows_and_columns() -> None:
+def test_the_repr_of_a_batch_has_its_rows_and_columns() -> None:
     assert repr(batch(3)) == "Batch(3 rows; obs: float32[2], n: int64)"
     assert ("n" in batch(), "m" in batch(), list(batch())) == (True, False, ["obs", "n"])
 
@@ -81,7 +81,7 @@ def test_replacing_a_column_leaves_the_others_and_the_old_batch() -> None:
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=5))
-def test_what_is_cut_and_joined_is_what_it_was(lengths: list[int]) -> None:
+def test_slices_concatenate_to_the_whole(lengths: list[int]) -> None:
     whole = batch(sum(lengths))
     ends = np.cumsum(lengths)
     parts = [whole.take(slice(end - n, end)) for end, n in zip(ends, lengths, strict=True)]
@@ -89,7 +89,7 @@ def test_what_is_cut_and_joined_is_what_it_was(lengths: list[int]) -> None:
     assert Batch.concat(parts).schema == whole.schema
 
 
-def test_batches_are_joined_by_the_names_of_their_columns() -> None:
+def test_batches_are_concatenated_by_column_names() -> None:
     turned = Batch({"n": np.array([7]), "obs": np.array([[7, -7]], np.float32)})
     joined = Batch.concat([batch(2), turned])
     assert joined["n"].tolist() == [0, 1, 7]
@@ -98,7 +98,7 @@ def test_batches_are_joined_by_the_names_of_their_columns() -> None:
         Batch.concat([batch(), batch().only(["n"])])
 
 
-def test_one_batch_joined_is_itself() -> None:
+def test_the_concatenation_of_one_batch_is_the_batch_itself() -> None:
     one = batch()
     assert Batch.concat([one]) is one
 
@@ -112,13 +112,13 @@ def test_one_batch_joined_is_itself() -> None:
         (Column("bool"), "bool", 1),
     ],
 )
-def test_a_column_says_what_a_row_is(column: Column, text: str, size: int) -> None:
+def test_a_column_has_the_type_and_the_size_of_a_row(column: Column, text: str, size: int) -> None:
     assert (str(column), column.row_bytes) == (text, size)
     made = column.empty(3, 2)
     assert (made.shape, str(made.dtype)) == ((3, 2, *column.shape), column.dtype)
 
 
-def test_bounds_are_no_part_of_what_a_column_is() -> None:
+def test_bounds_do_not_make_columns_unequal() -> None:
     assert Column("int64", n=2) == Column("int64", n=5, low=0.0, high=4.0)
     assert Column("int64") != Column("int32")
     assert Column("int64") != Column("int64", (1,))
@@ -137,7 +137,7 @@ def test_bounds_are_no_part_of_what_a_column_is() -> None:
     ],
     ids=["later rows", "gaps", "columns", "reversed", "transposed", "one", "flat"],
 )
-def test_a_column_lies_in_memory_as_one_that_came_from_elsewhere(view: Any) -> None:
+def test_columns_are_contiguous_and_aligned(view: Any) -> None:
     """Sums are taken in another order where there are gaps, products where memory begins unevenly."""
     given = view(np.arange(77, dtype=np.float32).reshape(11, 7))
     column = Batch({"x": given})["x"]
@@ -147,7 +147,7 @@ def test_a_column_lies_in_memory_as_one_that_came_from_elsewhere(view: Any) -> N
     assert not column.flags.writeable
 
 
-def test_the_arrays_of_a_state_lie_as_those_of_a_batch() -> None:
+def test_the_arrays_of_a_state_are_contiguous_and_aligned() -> None:
     weights = np.arange(77, dtype=np.float32).reshape(11, 7)
     found = State({"w": weights, "part": weights[1:, 2:5], "bias": weights[3, 1:]}).arrays
     assert found["w"] is weights
@@ -155,7 +155,7 @@ def test_the_arrays_of_a_state_lie_as_those_of_a_batch() -> None:
     assert all(array.flags.forc and array.ctypes.data % 16 == 0 for array in found.values())
 
 
-def test_an_even_view_is_no_copy() -> None:
+def test_an_aligned_view_is_not_copied() -> None:
     table = np.zeros((100, 4), np.float32)
     assert np.shares_memory(Batch({"x": table[8:]})["x"], table)
     assert np.shares_memory(Batch({"x": table}).take(slice(5, 9))["x"], table)

@@ -1,4 +1,4 @@
-"""Nodes and parts that are made without an engine: wrong parameters are reported in words."""
+"""Nodes and parts that are made without an engine: errors of parameters and links."""
 
 from __future__ import annotations
 

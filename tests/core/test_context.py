@@ -1,4 +1,4 @@
-"""Clocks, and what a node knows and tells: seeds, counts, records."""
+"""Clocks, and the seeds, counts and records of a context."""
 
 from __future__ import annotations
 
@@ -35,16 +35,14 @@ def test_merging_clocks_does_not_depend_on_the_order(a: Clock, b: Clock, c: Cloc
 
 
 @given(clocks, clocks)
-def test_what_was_merged_once_adds_nothing_the_second_time(a: Clock, b: Clock) -> None:
+def test_merging_a_clock_again_changes_nothing(a: Clock, b: Clock) -> None:
     merged = a.merge(b)
     assert equal(merged, merged.merge(a), merged.merge(b), b.merge(merged))
     assert equal(a, a.merge(a), a.merge(EMPTY_CLOCK), EMPTY_CLOCK.merge(a))
 
 
 @given(clocks, clocks)
-def test_a_merged_clock_is_no_earlier_than_either_and_no_later_than_it_must(
-    a: Clock, b: Clock
-) -> None:
+def test_a_merged_clock_has_the_larger_count_of_each_node(a: Clock, b: Clock) -> None:
     merged = a.merge(b).counts
     assert set(merged) == set(a.counts) | set(b.counts)
     for node, count in merged.items():
@@ -58,7 +56,7 @@ def test_the_total_is_the_sum_over_nodes(clock: Clock) -> None:
     assert tuple(clock.total) == tuple(sum(column) for column in columns)
 
 
-def test_nothing_has_a_total() -> None:
+def test_the_total_of_an_empty_clock_is_zero() -> None:
     assert EMPTY_CLOCK.total == Count(0, 0, 0)
 
 
@@ -103,14 +101,14 @@ def test_seeds_are_the_same_in_every_process_and_version() -> None:
     assert Context("c", 1, 3).seed_for("collect") == 6966895956985926781
 
 
-def test_the_streams_of_two_purposes_are_not_alike() -> None:
+def test_the_streams_of_two_purposes_are_independent() -> None:
     ctx = Context("c", seed=5)
     a, b, again = (ctx.rng(purpose).random(1000) for purpose in ("a", "b", "a"))
     assert np.array_equal(a, again)
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.1
 
 
-def test_asking_for_a_seed_uses_nothing_up() -> None:
+def test_a_seed_does_not_depend_on_earlier_calls() -> None:
     ctx = Context("c")
     first = ctx.seed_for("x")
     ctx.rng("x").random(100)
@@ -130,7 +128,7 @@ def test_counts_of_a_firing_add_up_and_are_taken_once() -> None:
     assert ctx.take_count() is None
 
 
-def test_what_is_told_is_kept_in_order() -> None:
+def test_records_are_kept_in_order() -> None:
     ctx, state = Context("c"), State({})
     ctx.log("a line")
     ctx.metrics({"x": np.float32(0.5), "flag": True})
@@ -146,14 +144,14 @@ def test_what_is_told_is_kept_in_order() -> None:
 
 
 @pytest.mark.parametrize("name", SOURCE_COLUMNS)
-def test_a_metric_is_not_named_as_its_position(name: str) -> None:
+def test_a_metric_cannot_have_the_name_of_a_source_column(name: str) -> None:
     ctx = Context("c")
     with pytest.raises(ValueError, match=f"a metric cannot be named '{name}'"):
         ctx.metrics({"loss": 1.0, name: 2.0})
     assert ctx.records == []
 
 
-def test_where_nothing_is_said_every_output_is_wanted() -> None:
+def test_every_output_is_consumed_by_default() -> None:
     assert Context("c").is_consumed("data")
     some = Context("c", consumed_outputs=frozenset({"data"}))
     assert (some.is_consumed("data"), some.is_consumed("priorities")) == (True, False)

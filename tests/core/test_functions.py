@@ -1,4 +1,4 @@
-"""A stateless node as a decorated function."""
+"""Stateless nodes that are made from functions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_parameter_keeps_its_range():
         scale.node(by=0.0)
 
 
-def test_its_output_has_the_columns_of_the_input_of_its_type():
+def test_the_output_has_the_columns_of_the_input_of_its_type():
     schema = {"reward": Column("float32")}
     config = scale.node.Config()
     facts = scale.node.describe(config, Surroundings({"data": schema}, {}, frozenset({"out"})))

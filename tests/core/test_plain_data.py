@@ -1,4 +1,4 @@
-"""Dataclasses as plain data: nothing is lost on the way, and data that does not fit is refused."""
+"""Dataclasses are converted to plain data and back, and data of another form is refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def encoded() -> Any:
     return json.loads(json.dumps(RUN_STATUS.encode(STATUS)))
 
 
-def test_a_run_status_is_the_same_after_a_way_as_json() -> None:
+def test_a_run_status_is_equal_after_conversion_to_json() -> None:
     assert RUN_STATUS.decode(encoded()) == STATUS
 
 
@@ -77,7 +77,7 @@ def test_an_unknown_activity_is_refused() -> None:
         RUN_STATUS.decode(data)
 
 
-def test_a_union_is_told_apart_by_the_names_of_its_classes() -> None:
+def test_members_of_a_union_are_tagged_with_their_class() -> None:
     assert COMMAND.encode(CutAt((3, 1))) == {"type": "CutAt", "position": [3, 1]}
     assert COMMAND.decode({"type": "CutAt", "position": [3, 1]}) == CutAt((3, 1))
     assert COMMAND.decode(COMMAND.encode(HashTokens())) == HashTokens()

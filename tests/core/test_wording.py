@@ -1,4 +1,4 @@
-"""Times in words, words that were meant, and errors as sentences."""
+"""Times, spelling hints and errors as text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_units_differ_by_their_factors(amount: int, unit: str) -> None:
 
 
 @given(st.integers(0, 10**6))
-def test_a_clock_reads_back_as_the_seconds_that_it_shows(value: int) -> None:
+def test_a_clock_text_shows_whole_seconds(value: int) -> None:
     parts = [int(part) for part in clock_text(value + 0.9).split(":")]
     hours, minutes, rest = [0] * (3 - len(parts)) + parts
     assert hours * 3600 + minutes * 60 + rest == value
@@ -76,13 +76,13 @@ def test_a_misspelt_word_is_recognised(word: str, meant: str) -> None:
     assert spelling_hint(word, reversed(WORDS)) == f"did you mean '{meant}'?"
 
 
-def test_a_word_that_is_close_to_none_gets_the_list() -> None:
+def test_a_word_without_a_close_match_gets_the_list() -> None:
     assert closest_word("zzz", WORDS) is None
     assert spelling_hint("zzz", ["b", "a", "b"]) == "known: a, b"
     assert spelling_hint("zzz", []) == "there are none"
 
 
-def test_a_long_list_is_cut() -> None:
+def test_a_long_list_is_truncated() -> None:
     names = [f"name_{k:02}" for k in range(13)]
     assert spelling_hint("zzz", names[:12]).endswith("name_11")
     assert spelling_hint("zzz", names).endswith("name_11, …")
@@ -94,7 +94,7 @@ def test_the_hint_does_not_depend_on_the_order_of_the_words(words: list[str], wo
     assert (closest_word(word, words) or words[0]) in words
 
 
-def test_a_word_of_a_million_letters_is_answered_at_once() -> None:
+def test_a_word_of_a_million_letters_takes_no_time() -> None:
     assert spelling_hint("x" * 10**6, WORDS).startswith("known: ")
 
 
@@ -109,17 +109,17 @@ def test_a_word_of_a_million_letters_is_answered_at_once() -> None:
         (Problem("", "there is no graph"), "there is no graph"),
     ],
 )  # fmt: skip
-def test_a_problem_reads_where_what_and_how_to_mend_it(problem: Problem, text: str) -> None:
+def test_a_problem_reads_where_what_and_how_to_fix_it(problem: Problem, text: str) -> None:
     assert str(problem) == text
 
 
 def test_the_error_of_an_unsound_graph_has_a_line_for_each_problem() -> None:
     found = Problems()
-    found.add("a:1", "one", "mend it")
+    found.add("a:1", "one", "fix it")
     found.add("b:2", "two")
     error = GraphError(found)
     found.clear()
-    assert str(error).splitlines() == ["a:1: one; mend it", "b:2: two"]
+    assert str(error).splitlines() == ["a:1: one; fix it", "b:2: two"]
     assert len(error.problems) == 2
 
 
@@ -138,6 +138,6 @@ def test_all_errors_of_flowrl_are_flow_errors() -> None:
         assert not any(issubclass(kind, other) for other in others)
 
 
-def test_a_usage_error_survives_being_sent() -> None:
+def test_a_usage_error_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(UsageError("--steps 0: a number from 1")))
     assert (type(error), str(error)) == (UsageError, "--steps 0: a number from 1")

@@ -11,7 +11,7 @@ from flowrl.graph.model import Graph
 from flowrl.graph.placement import HostOffer, resolve_placement
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout, make_layout
 from flowrl.runtime.sites.addresses import Addresses, peers_of_sites
-from tests.toys.running import tree
+from tests.toys.toy_runs import toy_graph
 
 OFFERS = [HostOffer("a-2"), HostOffer("a-1"), HostOffer("b", ("gpu",))]
 
@@ -20,7 +20,7 @@ OFFERS = [HostOffer("a-2"), HostOffer("a-1"), HostOffer("b", ("gpu",))]
 def graph() -> Graph:
     """A graph whose source has two replicas."""
     nodes = {"c": {"type": "Source", "replicas": 3}, "r": "Relay", "l": "Learner"}
-    return check(load_data(tree(nodes, ["c -> r -> l", "l.weights -> c.weights"]))).graph
+    return check(load_data(toy_graph(nodes, ["c -> r -> l", "l.weights -> c.weights"]))).graph
 
 
 def laid_out(graph: Graph, text: str, offers: list[HostOffer] | None = OFFERS) -> SiteLayout:

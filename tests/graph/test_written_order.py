@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrl
-from tests.toys.running import lines, tree
+from tests.toys.toy_runs import logged_lines, toy_graph
 
 NODES: dict[str, Any] = {
     "c": {"type": "Source", "replicas": 2, "steps": 5},
@@ -18,9 +18,9 @@ NODES: dict[str, Any] = {
     "j": "Join",
     "b": {"type": "Buffer", "updates": 2},
     "l": "Learner",
-    "e": "Judge",
+    "e": "Evaluator",
     "d": {"type": "Drain", "clock": True},
-    "f": "Follower",
+    "f": "StateFollower",
 }
 EDGES: list[Any] = [
     "c -> s",
@@ -40,7 +40,7 @@ EDGES: list[Any] = [
 def by_node(nodes: dict[str, Any], edges: list[Any], **more: Any) -> dict[str, list[str]]:
     """The reports by instance."""
     found: dict[str, list[str]] = {}
-    for line in lines(tree(nodes, edges, **more), train_iters=18):
+    for line in logged_lines(toy_graph(nodes, edges, **more), train_iters=18):
         key, _, text = line.partition(": ")
         found.setdefault(key, []).append(text)
     return found
@@ -90,9 +90,9 @@ WRITTEN: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
 def test_a_value_that_is_set_is_as_if_it_were_written(word: str, tmp_path: Path) -> None:
     key, _, value = word.partition("=")
     nodes, edges, more = WRITTEN[word]
-    given = flowrl.load(tree(NODES, EDGES), {key: int(value)})
-    written = flowrl.load(tree({**NODES, **nodes}, edges, **more))
-    assert given.expand() == written.expand() != flowrl.load(tree(NODES, EDGES)).expand()
+    given = flowrl.load(toy_graph(NODES, EDGES), {key: int(value)})
+    written = flowrl.load(toy_graph({**NODES, **nodes}, edges, **more))
+    assert given.expand() == written.expand() != flowrl.load(toy_graph(NODES, EDGES)).expand()
     a, b = (g.run(train_iters=12, out=tmp_path / g_) for g, g_ in ((given, "a"), (written, "b")))
     assert (a.digest, a.env_steps) == (b.digest, b.env_steps)
 
@@ -106,7 +106,7 @@ def test_a_node_with_another_name_draws_other_random_numbers(tmp_path: Path) -> 
         else edge.replace("l.weights", "learner.weights").replace("-> l", "-> learner")
         for edge in EDGES
     ]
-    old = flowrl.load(tree(NODES, EDGES)).run(train_iters=6, out=tmp_path / "a")
-    new = flowrl.load(tree(nodes, text)).run(train_iters=6, out=tmp_path / "b")
+    old = flowrl.load(toy_graph(NODES, EDGES)).run(train_iters=6, out=tmp_path / "a")
+    new = flowrl.load(toy_graph(nodes, text)).run(train_iters=6, out=tmp_path / "b")
     assert (old.env_steps, old.train_iters) == (new.env_steps, new.train_iters)
     assert old.digest != new.digest

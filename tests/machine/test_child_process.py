@@ -1,4 +1,4 @@
-"""Child processes: what they are given, how they end, and what ends with them."""
+"""Child processes: their configuration, their end, and the end of their own children."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_child_reads_its_configuration_and_an_empty_input(module: str, tmp_pat
     assert (tmp_path / "out").read_text() == "hello ''\n"
 
 
-def test_what_a_child_started_is_killed_with_it(module: str, tmp_path: Path) -> None:
+def test_children_of_a_child_are_killed_with_it(module: str, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as output:
         child = ChildProcess(module, {"greeting": "hello", "starts": True}, output=output)
     _, simulator = lines(tmp_path / "out", 2)
@@ -99,7 +99,7 @@ def test_a_child_outlives_the_thread_that_started_it(module: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("forks", [False, True])
-def test_a_child_ends_with_its_parent_though_a_fork_of_the_parent_goes_on(
+def test_a_child_ends_with_its_parent_even_if_a_fork_of_the_parent_lives(
     forks: bool, module: str, tmp_path: Path
 ) -> None:
     parent = f"""
@@ -127,7 +127,7 @@ time.sleep(60)
             os.kill(int(pids[3]), signal.SIGKILL)
 
 
-def test_exit_statuses_have_words() -> None:
+def test_exit_statuses_are_described() -> None:
     assert exit_text(7) == "ended with status 7"
     assert exit_text(-11) == "was killed by SIGSEGV"
     assert exit_text(-45) == "was killed by signal 45"

@@ -1,4 +1,4 @@
-"""Addresses as people write them."""
+"""Network addresses: parsing, loopback, listening."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ def test_an_address_is_a_machine_and_a_port(text: str, address: Address) -> None
     "text",
     ["10.0.0.1:5555", "tcp://10.0.0.1", "ipc:///x", "tcp://a:b", "tcp://h:70000", "tcp://:1"],
 )
-def test_what_is_no_address_is_told(text: str) -> None:
+def test_an_invalid_address_is_reported(text: str) -> None:
     with pytest.raises(UsageError, match=r"--join .*: expected tcp://ADDRESS:PORT, such as"):
         parse_address(text, "--join")
 
 
-def test_a_machine_that_nobody_knows_is_told() -> None:
+def test_an_unknown_host_name_is_reported() -> None:
     with pytest.raises(UsageError, match=r"--join tcp://no\.such\.invalid:1: the host name 'no"):
         parse_address("tcp://no.such.invalid:1", "--join")
 
 
-def test_the_loopback_is_known_by_its_numbers() -> None:
+def test_loopback_addresses_are_recognised() -> None:
     assert Address("127.3.2.1", "1").is_loopback
     assert Address("::1", "1").is_loopback
     assert not Address("10.0.0.1", "1").is_loopback
     assert not Address("0.0.0.0", "1").is_loopback
 
 
-def test_a_machine_reaches_the_loopback_from_the_loopback() -> None:
+def test_the_local_address_towards_the_loopback_is_the_loopback() -> None:
     assert local_address_towards(Address("127.0.0.1", "9")) == "127.0.0.1"
 
 
-def test_somebody_is_awaited_before_anybody_accepts() -> None:
+def test_a_listener_accepts_connections_later() -> None:
     door, port = open_listener("127.0.0.1")
     with door, socket.create_connection(("127.0.0.1", port), timeout=5) as early:
         early.sendall(b"x")
@@ -62,6 +62,6 @@ def test_somebody_is_awaited_before_anybody_accepts() -> None:
             assert there.recv(1) == b"x"
 
 
-def test_an_address_of_another_machine_cannot_be_listened_at() -> None:
+def test_listening_at_an_address_of_another_machine_fails() -> None:
     with pytest.raises(UsageError, match=r"192\.0\.2\.1: cannot listen at this address"):
         open_listener("192.0.2.1")

@@ -1,4 +1,4 @@
-"""How numbers are computed is the same on every site, whatever the program around has set."""
+"""Every site computes with the same numerical settings, whatever the calling program has set."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ import pytest
 import torch
 
 from flowrl.machine.numerics import reset_numerics
-from tests.sites.comparing import ran
-from tests.sites.poison import flush_to_zero, poisoned_environment
-from tests.toys.running import tree
+from tests.sites.perturbed_environment import flush_to_zero, perturbed_environment
+from tests.sites.run_comparison import run_graph
+from tests.toys.toy_runs import toy_graph
 
 USUAL = '"threads": 1.0, "bytes": 4.0, "learns": 1.0, "exact": 1.0, "fast": 1.0, "tiny": 1.0'
-GRAPH = tree({"c": "Source", "n": "tests.sites.site_nodes:Numerate", "l": "Learner"}, ["c -> n, l"])
+GRAPH = toy_graph(
+    {"c": "Source", "n": "tests.sites.site_nodes:NumericsReporter", "l": "Learner"}, ["c -> n, l"]
+)
 
 
-def spoil() -> None:
-    """As a library might that was loaded for something else."""
+def change_settings() -> None:
+    """Change numerical settings, as some libraries do."""
     torch.set_num_threads(3)
     torch.set_default_dtype(torch.float64)
     torch.set_float32_matmul_precision("medium")
@@ -32,15 +34,15 @@ def spoil() -> None:
 
 
 @pytest.mark.parametrize("placement", ["serial", "threads", "n=process"])
-def test_no_global_setting_reaches_a_node(
+def test_a_node_computes_with_default_settings(
     placement: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in poisoned_environment().items():
+    for name, value in perturbed_environment().items():
         monkeypatch.setenv(name, value)
-    spoil()
+    change_settings()
     assert np.float32(1e-39) * np.float32(0.5) == 0
     try:
-        facts = ran(GRAPH, placement, tmp_path / "r", rounds=2)
+        facts = run_graph(GRAPH, placement, tmp_path / "r", rounds=2)
     finally:
         reset_numerics(1)
     rows = [line for line in facts["metrics.jsonl"] if '"node": "n"' in line]
@@ -48,8 +50,8 @@ def test_no_global_setting_reaches_a_node(
     assert all(USUAL in row for row in rows)
 
 
-def test_torch_may_just_be_loaded_by_another_thread(tmp_path: Path) -> None:
-    """Half of a module is in `sys.modules` then: it is waited for."""
+def test_a_reset_waits_while_another_thread_imports_torch(tmp_path: Path) -> None:
+    """A module that is being imported is in `sys.modules` before it is complete."""
     (tmp_path / "torch.py").write_text(
         "import gate\ngate.loading.set()\nassert gate.goes_on.wait(60)\nis_complete = True\n"
     )
@@ -78,7 +80,7 @@ def test_torch_may_just_be_loaded_by_another_thread(tmp_path: Path) -> None:
     assert done.stdout == "[(True, 2)]\n", done.stderr
 
 
-def test_every_thread_rounds_as_usual() -> None:
+def test_a_reset_restores_denormal_numbers() -> None:
     found = []
 
     def work() -> None:

@@ -23,11 +23,11 @@ import flowrl
 from flowrl.machine.numerics import THREAD_VARIABLES, settled_numerics
 from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
-from tests.sites.poison import flush_to_zero
-from tests.toys.running import tree
+from tests.sites.perturbed_environment import flush_to_zero
+from tests.toys.toy_runs import toy_graph
 
-SOUND = tree({"c": "Source", "f": "Fails"}, ["c -> f"])
-FAILING = tree({"c": "Source", "f": {"type": "Fails", "firing": 1}}, ["c -> f"])
+SOUND = toy_graph({"c": "Source", "f": "FailingNode"}, ["c -> f"])
+FAILING = toy_graph({"c": "Source", "f": {"type": "FailingNode", "firing": 1}}, ["c -> f"])
 
 
 class UnwantedFunctionMode(TorchFunctionMode):

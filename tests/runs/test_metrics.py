@@ -12,7 +12,7 @@ from flowrl.api import load
 from flowrl.core.errors import UsageError
 from flowrl.runs.metrics import metric_columns
 from tests.runs.test_run import EDGES, NODES
-from tests.toys.running import tree
+from tests.toys.toy_runs import toy_graph
 
 ROWS = """\
 {"node": "l", "role": "learner", "firing": 100, "env_steps": 800, "loss": 0.5}
@@ -34,7 +34,7 @@ def test_each_node_has_columns_and_nan_where_a_report_lacks_a_metric(tmp_path: P
 
 
 def test_a_result_has_the_metrics_of_its_run(tmp_path: Path) -> None:
-    result = load(tree(NODES, EDGES)).run(train_iters=4, out=tmp_path / "r", quiet=True)
+    result = load(toy_graph(NODES, EDGES)).run(train_iters=4, out=tmp_path / "r", quiet=True)
     evaluations = result.metrics()["e"]
     np.testing.assert_array_equal(evaluations["return_mean"], [2, 4])
     np.testing.assert_array_equal(evaluations["train_iters"], [2, 4])
@@ -42,7 +42,7 @@ def test_a_result_has_the_metrics_of_its_run(tmp_path: Path) -> None:
 
 def test_a_data_frame_has_a_row_for_each_report(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    result = load(tree(NODES, EDGES)).run(train_iters=4, out=tmp_path / "r", quiet=True)
+    result = load(toy_graph(NODES, EDGES)).run(train_iters=4, out=tmp_path / "r", quiet=True)
     (tmp_path / "r" / "metrics.jsonl").write_text(ROWS)
     frame = result.metrics_data_frame()
     assert list(frame["node"]) == ["l", "e", "l"]
@@ -54,7 +54,7 @@ def test_without_pandas_a_data_frame_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    result = load(tree(NODES, EDGES)).run(train_iters=1, out=tmp_path / "r", quiet=True)
+    result = load(toy_graph(NODES, EDGES)).run(train_iters=1, out=tmp_path / "r", quiet=True)
     with pytest.raises(
         UsageError, match=r"needs pandas; pip install pandas, or take .*metrics\(\)"
     ):

@@ -21,10 +21,10 @@ from flowrl.runs.folder import read_jsonl
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
-from tests.toys.running import tree
-from tests.toys.toy_nodes import Fails
+from tests.toys.toy_nodes import FailingNode
+from tests.toys.toy_runs import toy_graph
 
-NODES = {"c": {"type": "Source", "replicas": 2}, "l": "Learner", "e": "Judge"}
+NODES = {"c": {"type": "Source", "replicas": 2}, "l": "Learner", "e": "Evaluator"}
 EDGES = ["c -> l", "l.weights -> c.weights", {"l.weights -> e": {"every": 2}}]
 SUMMARY = [  # the keys that scripts rely on, and after them those that are extra
     *["graph", "run_dir", "placement", "status", "deterministic"],
@@ -35,7 +35,7 @@ SUMMARY = [  # the keys that scripts rely on, and after them those that are extr
 
 
 def checked(nodes: Any = None, edges: Any = None, **more: Any) -> CheckedGraph:
-    return check(load_data(tree(nodes or NODES, edges or EDGES, **more)))
+    return check(load_data(toy_graph(nodes or NODES, edges or EDGES, **more)))
 
 
 def run(folder: Path, graph: CheckedGraph | None = None, **limits: Any) -> RunResult:
@@ -92,14 +92,14 @@ def test_metrics_come_in_the_order_of_the_program_with_their_position(tmp_path: 
 
 
 def test_nan_and_infinity_are_written_as_strings(tmp_path: Path) -> None:
-    graph = checked({"c": "Source", "m": "Measure"}, ["c -> m"])
+    graph = checked({"c": "Source", "m": "OddMetrics"}, ["c -> m"])
     run(tmp_path / "r", graph, rounds=1)
     [row] = rows(tmp_path / "r")
     assert (row["n"], row["nan"], row["inf"]) == (0.0, "nan", "-inf")
 
 
 def test_a_return_that_is_no_number_is_no_return(tmp_path: Path) -> None:
-    nodes = {"c": "Source", "l": "Learner", "e": "Hopeless"}
+    nodes = {"c": "Source", "l": "Learner", "e": "NanEvaluator"}
     graph = checked(nodes, ["c -> l", {"l.weights -> e": {"every": 1}}])
     assert run(tmp_path / "r", graph, train_iters=1).eval_return is None
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["eval_return"] is None
@@ -107,14 +107,14 @@ def test_a_return_that_is_no_number_is_no_return(tmp_path: Path) -> None:
 
 def test_of_several_evaluators_the_first_by_name_is_in_the_summary(tmp_path: Path) -> None:
     edges = [*EDGES, {"l.weights -> another": {"every": 3}}]
-    result = run(tmp_path / "r", checked({**NODES, "another": "Judge"}, edges), train_iters=4)
+    result = run(tmp_path / "r", checked({**NODES, "another": "Evaluator"}, edges), train_iters=4)
     assert (result.eval_return, result.best_return) == (3.0, 3.0)  # that of e would be 4
     kept = sorted(path.name for path in (tmp_path / "r" / "checkpoints").iterdir())
     assert kept == ["best-e.safetensors", "best.safetensors", "last.safetensors"]
 
 
 def test_a_metric_cannot_take_the_name_of_its_position(tmp_path: Path) -> None:
-    graph = checked({"c": "Source", "m": "Misnames"}, ["c -> m"])
+    graph = checked({"c": "Source", "m": "ReservedMetric"}, ["c -> m"])
     with pytest.raises(NodeError, match=r"node 'm', .* a metric cannot be named 'env_steps'"):
         run(tmp_path / "r", graph, rounds=1)
 
@@ -210,7 +210,7 @@ def test_a_cut_by_the_clock_is_repeated_by_the_graph_of_its_folder(tmp_path: Pat
 
 
 def test_a_verdict_solves_the_run(tmp_path: Path) -> None:
-    graph = checked({**NODES, "e": {"type": "Judge", "goal": 3}})
+    graph = checked({**NODES, "e": {"type": "Evaluator", "goal": 3}})
     result = run(tmp_path / "r", graph)
     assert (result.status, result.why) == ("solved", "version 4 is good")
     log = (tmp_path / "r" / "logs" / "e.log").read_text()
@@ -293,7 +293,12 @@ def test_a_last_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
 # failures
 
 
-FAILING = {"c": "Source", "l": "Learner", "e": "Judge", "f": {"type": "Fails", "firing": 3}}
+FAILING = {
+    "c": "Source",
+    "l": "Learner",
+    "e": "Evaluator",
+    "f": {"type": "FailingNode", "firing": 3},
+}
 FAILING_EDGES = ["c -> l", "c -> f", {"l.weights -> e": {"every": 2}}]
 
 
@@ -313,7 +318,7 @@ def test_a_failed_run_leaves_a_folder_that_says_why(tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_be_made_leaves_such_a_folder_too(tmp_path: Path) -> None:
-    graph = checked({"c": "Source", "f": {"type": "Fails", "making": True}}, ["c -> f"])
+    graph = checked({"c": "Source", "f": {"type": "FailingNode", "making": True}}, ["c -> f"])
     with pytest.raises(NodeError):
         run(tmp_path / "r", graph)
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
@@ -325,14 +330,14 @@ def test_a_node_that_cannot_be_made_leaves_such_a_folder_too(tmp_path: Path) -> 
 
 
 def test_the_summary_names_nodes_that_could_not_be_closed(tmp_path: Path) -> None:
-    graph = checked({"c": "Source", "f": {"type": "Fails", "closing": True}}, ["c -> f"])
+    graph = checked({"c": "Source", "f": {"type": "FailingNode", "closing": True}}, ["c -> f"])
     result = run(tmp_path / "r", graph, rounds=2)
     assert result.status == "finished"
     assert result.happened == ("node 'f', closing: OSError: cannot be closed",)
 
 
 def test_the_summary_counts_restarted_firings(tmp_path: Path) -> None:
-    nodes = {"c": "Source", "m": {"type": "Moody", "on_failure": "restart"}, "d": "Drain"}
+    nodes = {"c": "Source", "m": {"type": "FailsOnce", "on_failure": "restart"}, "d": "Drain"}
     result = run(tmp_path / "r", checked(nodes, ["c -> m -> d"]), rounds=3)
     assert result.deterministic is False
     assert result.happened == (
@@ -349,12 +354,12 @@ def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Pa
         def end(self, run: Run) -> None:
             raise BrokenPipeError("still closed")
 
-    graph = checked({"c": "Source", "f": "Fails"}, ["c -> f"])
-    Fails.closed.clear()
+    graph = checked({"c": "Source", "f": "FailingNode"}, ["c -> f"])
+    FailingNode.closed.clear()
     made = Run(graph, out=tmp_path / "r", watcher=Blind(), limits=Limits(rounds=1))
     with pytest.raises(BrokenPipeError):
         made.run()
-    assert Fails.closed == ["f"]
+    assert FailingNode.closed == ["f"]
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     assert (summary["status"], summary["why"]) == ("failed", "the pipe is closed")
 

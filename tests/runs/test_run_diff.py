@@ -13,8 +13,8 @@ from flowrl.cli.main import main
 from flowrl.core.errors import RunError
 from flowrl.runs.run_diff import diff_runs
 from tests.runs.test_token_file import run_with_hashes
-from tests.sites.comparing import ran
-from tests.toys.running import tree
+from tests.sites.run_comparison import run_graph
+from tests.toys.toy_runs import toy_graph
 
 IMPURE_CODE = {
     "clock": "data['n'] * 0 + time.time_ns()",
@@ -34,7 +34,7 @@ def graph_with_impure_node(folder: Path, how: str, replicas: int = 1) -> dict[st
         "t": {"type": "impure:impure", "replicas": replicas},
         "l": "Learner",
     }
-    return tree(nodes, ["c -> t -> l", "l.weights -> c.weights"])
+    return toy_graph(nodes, ["c -> t -> l", "l.weights -> c.weights"])
 
 
 @pytest.mark.parametrize("how", IMPURE_CODE)
@@ -72,10 +72,10 @@ def test_an_impure_node_in_a_process_is_named(
 
 
 def test_digests_that_differ_without_hashes_suggest_hash_tokens(tmp_path: Path) -> None:
-    graph = tree({"c": "Source", "l": "Learner"}, ["c -> l"])
+    graph = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"])
     a, b = tmp_path / "a", tmp_path / "b"
-    ran(graph, "serial", a, train_iters=4)
-    ran(graph, "serial", b, train_iters=9)
+    run_graph(graph, "serial", a, train_iters=4)
+    run_graph(graph, "serial", b, train_iters=9)
     assert diff_runs(a, b, equal_graphs=True).splitlines()[1:] == [
         "  they were cut at different positions: env_steps 40 -> 90, train_iters 4 -> 9, episodes 4 -> 9",
         f"tokens: not recorded in {a} and {b}; run both again with --hash-tokens",
@@ -83,9 +83,9 @@ def test_digests_that_differ_without_hashes_suggest_hash_tokens(tmp_path: Path) 
 
 
 def test_the_environments_of_both_runs_are_compared(tmp_path: Path) -> None:
-    graph = tree({"c": "Source", "l": "Learner"}, ["c -> l"])
+    graph = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"])
     a, b = tmp_path / "a", tmp_path / "b"
-    ran(graph, "serial", a, train_iters=4)
+    run_graph(graph, "serial", a, train_iters=4)
     shutil.copytree(a, b)
     path = b / "environment.json"
     known = json.loads(path.read_text())
@@ -104,7 +104,7 @@ def test_the_environments_of_both_runs_are_compared(tmp_path: Path) -> None:
 def test_no_code_is_suspected_where_the_graphs_differ(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    graph = tree({"c": "Source", "l": "Learner"}, ["c -> l"])
+    graph = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"])
     a = run_with_hashes(graph, tmp_path / "a", rounds=4)
     graph["nodes"]["c"]["steps"] = 20
     b = run_with_hashes(graph, tmp_path / "b", rounds=4)

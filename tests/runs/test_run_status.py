@@ -33,7 +33,7 @@ def test_a_node_that_hangs_is_named_in_one_thread(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_node_that_hangs_is_named_with_those_that_wait_for_it(kind: str, tmp_path: Path) -> None:
     graph = pair(b={"hangs_in": 40, "each_s": 0.005})
-    graph["nodes"]["c"] = {"type": f"{SLOW}Taker"}
+    graph["nodes"]["c"] = {"type": f"{SLOW}TimedNode"}
     graph["edges"].append("b -> c")
     placement = f"a={kind},b={kind},c={kind}"
     with running_in_a_thread(graph, tmp_path / "r", placement) as run:
@@ -100,8 +100,8 @@ def test_an_edge_within_a_site_has_a_depth_too(tmp_path: Path) -> None:
 
 def test_how_far_data_is_behind_is_counted_in_train_iterations(tmp_path: Path) -> None:
     """With a lag of three, a collector's data is made with weights that are some rounds old."""
-    nodes = {"a": {"type": f"{SLOW}Giver"}, "l": "tests.toys.toy_nodes:Learner",
-             "b": {"type": f"{SLOW}Taker", "hangs_in": 20}}  # fmt: skip
+    nodes = {"a": {"type": f"{SLOW}TimedCollector"}, "l": "tests.toys.toy_nodes:Learner",
+             "b": {"type": f"{SLOW}TimedNode", "hangs_in": 20}}  # fmt: skip
     edges = ["a -> l, b", {"l.weights -> a.weights": {"lag": 3}}]
     with running_in_a_thread({"nodes": nodes, "edges": edges}, tmp_path / "r") as run:
         found = wait_for_status(run, lambda one: _fired(one, "b") == 20)

@@ -18,7 +18,7 @@ from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.folder import read_jsonl
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
-from tests.toys.running import tree
+from tests.toys.toy_runs import toy_graph
 
 TOYS = "tests.toys.toy_nodes"
 PAIR = f"""
@@ -26,7 +26,7 @@ params: {{times: 2}}
 ports: {{data: first.data, out: second.out}}
 nodes:
   first: {TOYS}:Relay
-  second: {{type: '{TOYS}:Gear', take: 1, give: '${{times}}'}}
+  second: {{type: '{TOYS}:RateChanger', take: 1, give: '${{times}}'}}
 edges: [first -> second]
 """
 WHOLE = f"""
@@ -36,7 +36,7 @@ nodes:
   pair: {{type: pair.yaml, times: 3}}
   b: {{type: '{TOYS}:Buffer', updates: 2}}
   l: {TOYS}:Learner
-  e: {TOYS}:Judge
+  e: {TOYS}:Evaluator
 edges:
   - c -> pair -> b -> l
   - l.priorities -> b.priorities
@@ -212,7 +212,7 @@ class SeesThreads(flowrl.Node):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_graphs_torch_threads_reach_torch(threads: int, tmp_path: Path) -> None:
-    graph = tree({"c": "Source"}, ["c -> s"], torch_threads=threads)
+    graph = toy_graph({"c": "Source"}, ["c -> s"], torch_threads=threads)
     graph["nodes"]["s"] = {"type": f"{__name__}:SeesThreads"}
     reset_numerics(3 - threads)
     try:
@@ -233,7 +233,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 def graph_with(option: dict[str, Any]) -> CheckedGraph:
     edges = ["c -> l", {"l.weights -> c.weights": option}]
-    return flowrl.load(tree({"c": "Source", "l": "Learner"}, edges)).check()
+    return flowrl.load(toy_graph({"c": "Source", "l": "Learner"}, edges)).check()
 
 
 @pytest.mark.parametrize(
@@ -255,9 +255,9 @@ def test_ignored_failures_are_in_the_summary_and_make_the_run_nondeterministic(
     nodes = {
         "c": "Source",
         "l": "Learner",
-        "f": {"type": "Fails", "firing": 1, "on_failure": "ignore"},
+        "f": {"type": "FailingNode", "firing": 1, "on_failure": "ignore"},
     }
-    graph = flowrl.load(tree(nodes, ["c -> l", "c -> f"]))
+    graph = flowrl.load(toy_graph(nodes, ["c -> l", "c -> f"]))
     result = graph.run(out=tmp_path / "r", train_iters=4)
     assert (result.status, result.train_iters) == ("finished", 4)
     assert result.deterministic is False

@@ -25,8 +25,8 @@ from flowrl.runs.token_diff import diff_tokens
 from flowrl.runs.token_file import TOKEN_FILE, NamedPair, TokenReader
 from flowrl.runtime.token_hashing import TokenHash, token_digest
 from tests.sites.test_same_bits import GRAPHS
-from tests.toys.running import tree
 from tests.toys.toy_nodes import table
+from tests.toys.toy_runs import toy_graph
 
 
 class RandomOnce(Node):
@@ -67,7 +67,7 @@ def read_hashes(folder: Path) -> tuple[list[NamedPair], list[TokenHash]]:
 def graph_with_random_node(firing: int = 7) -> dict[str, Any]:
     """A graph with something nondeterministic between its collector and its learner."""
     node = {"type": "tests.runs.test_token_file:RandomOnce", "firing": firing}
-    return tree({"c": "Source", "x": node, "r": "Relay", "l": "Learner"}, ["c -> x -> r -> l"])
+    return toy_graph({"c": "Source", "x": node, "r": "Relay", "l": "Learner"}, ["c -> x -> r -> l"])
 
 
 # the file
@@ -84,7 +84,7 @@ def test_the_file_is_the_same_in_every_placement(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("limits", [{"train_iters": 5}, {"steps": 65}])
 def test_the_file_ends_where_the_run_was_cut(limits: dict[str, int], tmp_path: Path) -> None:
-    for name in ("two judges", "feedback", "pairs"):
+    for name in ("two evaluators", "feedback", "pairs"):
         serial = run_with_hashes(GRAPHS[name], tmp_path / f"{name}-a", **limits)
         threads = run_with_hashes(GRAPHS[name], tmp_path / f"{name}-b", "threads", **limits)
         assert (serial / TOKEN_FILE).read_bytes() == (threads / TOKEN_FILE).read_bytes(), name
@@ -105,7 +105,7 @@ def test_without_hash_tokens_no_file_is_written(tmp_path: Path) -> None:
 
 
 def test_every_token_and_every_version_that_is_read_has_a_position(tmp_path: Path) -> None:
-    graph = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
+    graph = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
     pairs, tokens = read_hashes(run_with_hashes(graph, tmp_path / "r", rounds=3))
     assert [pair.name for pair in pairs] == ["c.data -> l.data", "l.weights -> c.weights"]
     found = [(h.position, pairs[h.pair].kind, h.version) for h in tokens]
@@ -131,7 +131,7 @@ def test_a_random_token_is_named_with_its_node_and_firing(placement: str, tmp_pa
 
 def test_a_learner_that_differs_is_named_by_its_version(tmp_path: Path) -> None:
     """The seeds differ, so the first difference is the initial version of the weights."""
-    graph = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
+    graph = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
     a = run_with_hashes(graph, tmp_path / "a", rounds=6)
     b = run_with_hashes(graph, tmp_path / "b", rounds=6, seed=1)
     assert diff_tokens(a, b).startswith("the seeds: 0 -> 1\n")
@@ -149,8 +149,8 @@ def test_a_run_that_ended_earlier_is_reported_as_such(tmp_path: Path) -> None:
 
 
 def test_graphs_that_differ_are_compared_on_the_edges_of_both(tmp_path: Path) -> None:
-    short = tree({"c": "Source", "l": "Learner", "d": "Drain"}, ["c -> l", "c -> d"])
-    long = tree(
+    short = toy_graph({"c": "Source", "l": "Learner", "d": "Drain"}, ["c -> l", "c -> d"])
+    long = toy_graph(
         {"c": "Source", "r": "Relay", "l": "Learner", "d": "Drain"}, ["c -> r -> l", "c -> d"]
     )
     a, b = (

@@ -15,7 +15,7 @@ from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.runs.checkpoint import read_checkpoint
 from tests.runs.test_run import EDGES, NODES
-from tests.toys.running import tree
+from tests.toys.toy_runs import toy_graph
 
 OBS = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
 SMALL = {"extends": "cartpole_dqn", "policy": {"model": {"hidden": [16]}}}
@@ -88,6 +88,6 @@ def test_what_is_missing_is_named(result: flowrl.RunResult, tmp_path: Path) -> N
 
 
 def test_a_learner_that_cannot_make_its_policy_is_named(tmp_path: Path) -> None:
-    result = flowrl.load(tree(NODES, EDGES)).run(train_iters=2, out=tmp_path / "r", quiet=True)
+    result = flowrl.load(toy_graph(NODES, EDGES)).run(train_iters=2, out=tmp_path / "r", quiet=True)
     with pytest.raises(RunError, match="the learner 'l' cannot make its policy; its type"):
         result.policy()

@@ -24,7 +24,10 @@ DEADLINE_S = 15.0
 
 def pair(a: Mapping[str, Any] | None = None, b: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A producer `a` and a consumer `b`, with room for four tokens between them."""
-    nodes = {"a": {"type": f"{SLOW}Giver", **(a or {})}, "b": {"type": f"{SLOW}Taker", **(b or {})}}
+    nodes = {
+        "a": {"type": f"{SLOW}TimedCollector", **(a or {})},
+        "b": {"type": f"{SLOW}TimedNode", **(b or {})},
+    }
     return {"nodes": nodes, "edges": [{"a -> b": {"capacity": 4}}]}
 
 

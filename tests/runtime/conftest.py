@@ -1,5 +1,5 @@
-"""Here, too, a run that hangs ends the tests."""
+"""The tests of this folder have the time limit of tests/sites."""
 
-from tests.sites.conftest import ends
+from tests.sites.conftest import end_if_hanging
 
-__all__ = ["ends"]
+__all__ = ["end_if_hanging"]

@@ -1,4 +1,4 @@
-"""Values of calls as data, and back."""
+"""Arguments and replies of calls are encoded and decoded without loss."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def through(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_a_value_comes_back_as_it_was(value: Any) -> None:
+def test_a_value_is_decoded_as_it_was(value: Any) -> None:
     for came in (RECORDS.decode(RECORDS.encode(value)), through(value)):
         assert came == value
         assert type(came) is type(value)
 
 
-def test_arrays_and_batches_pass_as_they_are() -> None:
+def test_arrays_and_batches_are_passed_on() -> None:
     rows = np.arange(6.0).reshape(2, 3)
     came = through(Pair(rows, Batch({"obs": rows})))
     assert came.left.tolist() == rows.tolist()
@@ -65,12 +65,12 @@ def test_arrays_and_batches_pass_as_they_are() -> None:
     [object(), {1, 2}, OrderedDict(a=1), [Pair], slice(1)],
     ids=["object", "set", "ordered", "class", "slice"],
 )
-def test_what_is_not_data_is_refused(value: Any) -> None:
+def test_an_object_of_another_class_is_refused(value: Any) -> None:
     with pytest.raises(UnsendableValue, match="a call between sites cannot carry a "):
         RECORDS.encode([value])
 
 
-def test_a_record_that_was_not_named_is_refused() -> None:
+def test_a_type_that_the_service_does_not_name_is_refused() -> None:
     with pytest.raises(
         UnsendableValue, match=r"test_call_values\.Box; name it in the service's `values`"
     ):
@@ -78,11 +78,11 @@ def test_a_record_that_was_not_named_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [(9, 1), (-2,), ("Pair", 1, 2), (True, 1), (), (1.0, 2)])
-def test_data_that_is_no_record_is_refused(data: Any) -> None:
+def test_an_unknown_type_number_is_refused(data: Any) -> None:
     with pytest.raises(RefusedMessage, match="unknown record"):
         RECORDS.decode(data)
 
 
-def test_a_service_names_types_that_have_fields() -> None:
+def test_a_service_can_only_name_types_with_fields() -> None:
     with pytest.raises(TypeError, match="int is neither a named tuple nor a dataclass"):
         Service("s", ("draw",), values=(int,))

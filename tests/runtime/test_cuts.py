@@ -1,4 +1,4 @@
-"""Cuts: where a run ends, and that nothing is done beyond."""
+"""Cuts of a serial run: their positions, and that no node fires beyond them."""
 
 import threading
 from typing import Any
@@ -8,17 +8,17 @@ import pytest
 from flowrl.core.context import Record
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.serial_executor import SerialExecutor
-from tests.toys.running import Trace, engine_of, run, tree
+from tests.toys.toy_runs import Trace, make_executor, run, toy_graph
 
 NODES = {"c": "Source", "b": {"type": "Buffer", "updates": 3}, "l": "Learner", "d": "Drain"}
 EDGES = ["c -> b -> l", "l.priorities -> d", "l.weights -> c.weights"]
 WARM = [{"edges": ["c -> b"], "steps": 35}]  # four firings
 
 
-def graph(**judge: Any) -> dict[str, Any]:
+def graph(**evaluator: Any) -> dict[str, Any]:
     """Three train iterations a round, an evaluation after every second one."""
-    nodes = {**NODES, "e": {"type": "Judge", **judge}}
-    return tree(nodes, [*EDGES, {"l.weights -> e": {"every": 2}}], warmup=WARM)
+    nodes = {**NODES, "e": {"type": "Evaluator", **evaluator}}
+    return toy_graph(nodes, [*EDGES, {"l.weights -> e": {"every": 2}}], warmup=WARM)
 
 
 def test_train_iters_cuts_right_after_that_firing() -> None:
@@ -29,11 +29,11 @@ def test_train_iters_cuts_right_after_that_firing() -> None:
     assert trace.lines[-4:] == ["b: 5", "l: 5", "e: saw 4", "l: 5"]
 
 
-def test_the_evaluation_of_the_last_version_belongs_to_it() -> None:
+def test_the_cut_includes_the_evaluation_of_the_last_version() -> None:
     assert run(graph(), train_iters=4)[1].lines[-1] == "e: saw 4"
 
 
-def test_rounds_cut_at_a_rounds_end() -> None:
+def test_a_limit_of_rounds_cuts_at_the_end_of_a_round() -> None:
     _, trace, cut = run(graph(), rounds=2)
     assert (cut.reason, cut.rounds, cut.counts.train_iters) == ("rounds", 2, 6)
     assert trace.lines[-1] == "d: p5"
@@ -57,7 +57,7 @@ def test_steps_are_the_sum_over_collectors_and_replicas() -> None:
         **{"a": {"type": "Source", "replicas": 2}, "b": {"type": "Source", "steps": 5}},
         **{"d": "Drain", "e": "Drain"},
     }
-    _, _, cut = run(tree(nodes, ["a -> d", "b -> e"]), steps=26)
+    _, _, cut = run(toy_graph(nodes, ["a -> d", "b -> e"]), steps=26)
     assert (cut.rounds, cut.counts.env_steps, cut.counts.episodes) == (2, 50, 6)
 
 
@@ -68,28 +68,28 @@ def test_a_verdict_cuts_right_after_the_evaluation() -> None:
     assert trace.lines[-1] == "e: saw 4"
 
 
-def test_nothing_that_hangs_on_the_evaluation_fires_after_its_verdict() -> None:
-    whole = tree(
-        {**NODES, "e": {"type": "Judge", "goal": 1}, "z": "Drain"},
+def test_consumers_of_an_evaluator_do_not_fire_after_its_verdict() -> None:
+    whole = toy_graph(
+        {**NODES, "e": {"type": "Evaluator", "goal": 1}, "z": "Drain"},
         [*EDGES, {"l.weights -> e": {"every": 1}}, "e -> z"],
     )
     assert run(whole, rounds=9)[1].lines[-1] == "e: saw 1"
 
 
-def test_a_verdict_in_the_midst_of_a_nodes_firings_cuts_there() -> None:
-    whole = tree({**NODES, "l": {"type": "Learner", "stops_at": 1}}, EDGES)
+def test_a_verdict_cuts_between_two_firings_of_a_node() -> None:
+    whole = toy_graph({**NODES, "l": {"type": "Learner", "stops_at": 1}}, EDGES)
     _, trace, cut = run(whole, rounds=9)
     assert (cut.reason, cut.counts.train_iters) == ("verdict", 2)
     assert trace.lines[-2:] == ["l: 0", "l: 0"]
 
 
 def test_the_first_verdict_counts() -> None:
-    whole = tree(
+    whole = toy_graph(
         {
             "c": "Source",
             "l": "Learner",
-            "e": {"type": "Judge", "goal": 3},
-            "f": {"type": "Judge", "goal": 3},
+            "e": {"type": "Evaluator", "goal": 3},
+            "f": {"type": "Evaluator", "goal": 3},
         },
         ["c -> l", {"l.weights -> f": {"every": 1}}, {"l.weights -> e": {"every": 1}}],
     )
@@ -116,11 +116,11 @@ def test_a_verdict_on_the_last_train_iteration_is_a_verdict() -> None:
     assert run(graph(goal=4), train_iters=4)[2].reason == "verdict"
 
 
-# the clock, and people
+# time limits and requests
 
 
-class Stopper(Trace):
-    """Asks for a cut when it has heard a line."""
+class StoppingTrace(Trace):
+    """A trace that requests a cut when a node logs a certain line."""
 
     executor: SerialExecutor
 
@@ -131,12 +131,12 @@ class Stopper(Trace):
     def record(self, instance: Instance, record: Record) -> None:
         super().record(instance, record)
         if self.lines and self.lines[-1] == self.line and isinstance(record, str):
-            self.executor.stop("interrupt", "somebody asked")
+            self.executor.stop("interrupt", "requested by a test")
 
 
-def stopped_at(line: str, whole: dict[str, Any]) -> tuple[SerialExecutor, Stopper, Any]:
-    trace = Stopper(line)
-    executor, _ = engine_of(whole)
+def stopped_at(line: str, whole: dict[str, Any]) -> tuple[SerialExecutor, StoppingTrace, Any]:
+    trace = StoppingTrace(line)
+    executor, _ = make_executor(whole)
     executor.sink = trace
     trace.executor = executor
     cut = executor.run()
@@ -144,37 +144,37 @@ def stopped_at(line: str, whole: dict[str, Any]) -> tuple[SerialExecutor, Stoppe
 
 
 @pytest.mark.parametrize("line", ["c: usual saw 3", "b: 5", "l: 5", "d: p5", "e: saw 4"])
-def test_a_stop_takes_the_next_train_iteration_and_can_be_repeated(line: str) -> None:
+def test_a_stop_cuts_after_a_train_iteration_and_can_be_repeated(line: str) -> None:
     executor, trace, cut = stopped_at(line, graph())
-    assert (cut.reason, cut.why) == ("interrupt", "somebody asked")
+    assert (cut.reason, cut.why) == ("interrupt", "requested by a test")
     again, trace_again, cut_again = run(graph(), train_iters=cut.counts.train_iters)
     assert cut_again.counts == cut.counts
     assert trace_again.lines == trace.lines
     assert again.digest() == executor.digest()
 
 
-def test_a_stop_in_the_warm_up_takes_its_rounds_end() -> None:
+def test_a_stop_in_the_warm_up_cuts_at_the_end_of_a_round() -> None:
     _, trace, cut = stopped_at("b: 1 unwanted", graph())
     assert trace.lines == ["c: usual saw 0", "b: 0 unwanted", "c: usual saw 0", "b: 1 unwanted"]
     assert (cut.reason, cut.rounds, cut.counts) == ("interrupt", 0, (20, 2, 0))
 
 
-def test_without_a_learner_a_stop_takes_the_rounds_end() -> None:
-    whole = tree({"c": "Source", "d": "Drain", "e": "Drain"}, ["c -> d", "c -> e"])
+def test_a_stop_without_a_learner_cuts_at_the_end_of_a_round() -> None:
+    whole = toy_graph({"c": "Source", "d": "Drain", "e": "Drain"}, ["c -> d", "c -> e"])
     _, trace, cut = stopped_at("d: 1", whole)
     assert trace.lines[-1] == "e: 1"
     assert cut.rounds == 2
 
 
 def test_a_stop_may_come_from_another_thread() -> None:
-    executor, _ = engine_of(graph())
-    asker = threading.Thread(target=executor.stop, args=("interrupt", "from afar"))
-    asker.start()
-    asker.join()
-    assert executor.run().why == "from afar"
+    executor, _ = make_executor(graph())
+    thread = threading.Thread(target=executor.stop, args=("interrupt", "from a thread"))
+    thread.start()
+    thread.join()
+    assert executor.run().why == "from a thread"
 
 
-def test_time_cuts_after_a_train_iteration_and_can_be_repeated() -> None:
+def test_a_time_limit_cuts_after_a_train_iteration_and_can_be_repeated() -> None:
     executor, trace, cut = run(graph(), time_s=0.02)
     assert (cut.reason, cut.why) == ("time", "0.02 s were asked for")
     again, trace_again, _ = run(graph(), train_iters=cut.counts.train_iters)
@@ -183,4 +183,4 @@ def test_time_cuts_after_a_train_iteration_and_can_be_repeated() -> None:
 
 
 def test_a_graph_in_which_nothing_fires_is_done_at_once() -> None:
-    assert run(tree({"w": "Hermit"}, []))[2].reason == "done"
+    assert run(toy_graph({"w": "UnusedService"}, []))[2].reason == "done"

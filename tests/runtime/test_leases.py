@@ -1,4 +1,4 @@
-"""Leases: how far sites may go, and who is waited for."""
+"""Leases: how many rounds are granted, and when."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from flowrl.runtime.control import leases as module
 from flowrl.runtime.control.leases import KEPT_BYTES, MIN_KEPT_ROUNDS, MIN_LEASE_ROUNDS, Leases
-from tests.sites.comparing import same_everywhere
-from tests.toys.running import tree
+from tests.sites.run_comparison import compare_placements
+from tests.toys.toy_runs import toy_graph
 
 
 def set_rounds(leases: Leases, **rounds: int) -> None:
@@ -17,7 +17,7 @@ def set_rounds(leases: Leases, **rounds: int) -> None:
         leases.set_rounds(name, number)
 
 
-def test_the_first_lease_is_granted_at_once_and_no_news_is_not_told() -> None:
+def test_the_first_lease_is_granted_immediately_and_only_once() -> None:
     leases = Leases("ab")
     assert leases.grant(0.0) == MIN_LEASE_ROUNDS
     assert leases.grant(0.0) is None
@@ -32,7 +32,7 @@ def test_a_lease_is_renewed_when_the_slowest_has_used_half_of_it() -> None:
     assert leases.grant(100.0) == 4 + MIN_LEASE_ROUNDS
 
 
-def test_whoever_has_used_up_a_lease_is_granted_more() -> None:
+def test_sites_at_the_end_of_a_lease_are_granted_more() -> None:
     leases = Leases("ab")
     for _ in range(20):
         granted = leases.grant(1e-3)
@@ -46,14 +46,14 @@ def test_a_lease_is_half_a_second_of_work() -> None:
     assert leases.grant(2.0) == 1000 + 250
 
 
-def test_sites_that_are_paced_may_be_behind() -> None:
+def test_paced_sites_may_be_behind() -> None:
     leases = Leases("ab", paced="b", rounds_behind=20)
     set_rounds(leases, a=15, b=2)
     assert (leases.completed_rounds, leases.fired_rounds) == (2, 15)
     assert leases.grant(100.0) == 2 + 20
 
 
-def test_sites_that_fire_when_they_can_are_waited_for_in_the_warm_up_only() -> None:
+def test_free_sites_count_in_the_warm_up_only() -> None:
     leases = Leases("ab", free="b", warm_up_rounds=3)
     set_rounds(leases, a=9, b=2)
     assert leases.completed_rounds == 2
@@ -61,7 +61,7 @@ def test_sites_that_fire_when_they_can_are_waited_for_in_the_warm_up_only() -> N
     assert leases.completed_rounds == 9
 
 
-def test_large_states_make_leases_short() -> None:
+def test_large_states_shorten_leases() -> None:
     leases = Leases("ab")
     leases.limit_by_memory(KEPT_BYTES // 5)
     assert leases.grant(0.0) == 5
@@ -76,7 +76,7 @@ def test_the_shortest_lease_changes_nothing(
     lag: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(module, "KEPT_BYTES", 1)
-    nodes = {"c": "Source", "l": "Learner", "e": {"type": "Judge", "goal": 12}}
+    nodes = {"c": "Source", "l": "Learner", "e": {"type": "Evaluator", "goal": 12}}
     edges = ["c -> l", {"l.weights -> c.weights": {"lag": lag}}, {"l.weights -> e": {"every": 4}}]
-    facts = same_everywhere(tree(nodes, edges), tmp_path, "threads", rounds=30)
+    facts = compare_placements(toy_graph(nodes, edges), tmp_path, "threads", rounds=30)
     assert facts["train_iters"] == 12

@@ -1,4 +1,4 @@
-"""Which version of a remote state a consumer reads, and which it waits for."""
+"""Views of remote states: the version that a consumer reads, and the version for which it waits."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def view_with_lag(lag: int) -> tuple[RoundEndView, SiteState, FakeInput]:
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
-def test_a_view_reads_the_end_of_the_round_that_its_lag_says(lag: int) -> None:
+def test_a_view_reads_the_version_that_its_lag_determines(lag: int) -> None:
     view, site, queue = view_with_lag(lag)
     queue.deliver(version(0))
     for rounds in range(8):
@@ -79,7 +79,7 @@ def test_a_view_with_a_lag_does_not_wait_for_the_latest_rounds(lag: int) -> None
     assert view.take()[0].version == 1
 
 
-def test_a_round_that_changed_nothing_ends_with_the_version_before() -> None:
+def test_a_round_without_a_new_version_ends_with_the_one_before() -> None:
     view, site, queue = view_with_lag(1)
     queue.deliver(version(0), None, version(2), None)
     seen = []

@@ -1,4 +1,4 @@
-"""Site processes: what they load, how they are forked, what they tell when they cannot start."""
+"""Site processes: the modules that they import, their forks, and their errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flowrl.runtime.records import RecordSource
 from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.launched_sites import SiteLost
 from tests.combinations import slow_except
-from tests.toys.running import tree
+from tests.toys.toy_runs import toy_graph
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
 
@@ -36,7 +36,7 @@ ACT_WITH_TORCH = {"crazyclimber_ppo"}  # whose model is convolutional
 def logs(nodes: dict[str, Any], edges: list[Any], out: Path) -> dict[str, list[str]]:
     """What each node of a graph logged when it ran in processes."""
     run = Run(
-        check(load_data(tree(nodes, edges))),
+        check(load_data(toy_graph(nodes, edges))),
         placement="processes",
         out=out,
         limits=Limits(rounds=3),
@@ -47,7 +47,7 @@ def logs(nodes: dict[str, Any], edges: list[Any], out: Path) -> dict[str, list[s
 
 def loading(*modules: str, looks_for: tuple[str, ...] = ("torch", "wave")) -> dict[str, Any]:
     """A node that says it needs these modules."""
-    node = {"type": "tests.runtime.start_nodes:Loads", "loads": list(modules)}
+    node = {"type": "tests.runtime.process_nodes:ModuleReporter", "loads": list(modules)}
     return {**node, "looks_for": list(looks_for)}
 
 
@@ -86,9 +86,9 @@ def test_a_site_loads_what_its_nodes_need_and_nothing_that_others_need(tmp_path:
     assert found["one"] == found["two"] == ["[0] loaded: wave"]
 
 
-def test_sites_that_load_the_same_are_forked_by_one_process() -> None:
+def test_sites_with_the_same_modules_are_forked_by_one_process() -> None:
     nodes = {"c": "Source", "d": "Drain", "one": loading("wave"), "two": loading("wave")}
-    with started(tree(nodes, ["c -> d, one, two"])) as coordinator:
+    with started(toy_graph(nodes, ["c -> d, one, two"])) as coordinator:
         found = parents(coordinator)
     assert found["process:c"] == found["process:d"]
     assert found["process:one"] == found["process:two"]
@@ -98,7 +98,7 @@ def test_sites_that_load_the_same_are_forked_by_one_process() -> None:
 @pytest.mark.parametrize(
     "name", slow_except([("cartpole_dqn_rnd",)], sorted({*bundled_graphs()} - ACT_WITH_TORCH))
 )
-def test_of_a_bundled_graph_only_sites_that_learn_have_torch(name: str) -> None:
+def test_only_learning_sites_of_a_bundled_graph_load_torch(name: str) -> None:
     with started(name) as coordinator:
         pids = coordinator.sites.processes.pids()
         maps = {site: Path(f"/proc/{pid}/maps").read_text() for site, pid in pids.items()}
@@ -108,7 +108,7 @@ def test_of_a_bundled_graph_only_sites_that_learn_have_torch(name: str) -> None:
     assert maps.keys() > learns
 
 
-def test_a_coordinator_has_no_torch(tmp_path: Path) -> None:
+def test_the_coordinator_does_not_load_torch(tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from flowrl.cli import main
@@ -119,16 +119,16 @@ os._exit(3 if "torch" in sys.modules else status)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_where_a_module_starts_threads_each_site_is_started_alone() -> None:
-    module = "tests.runtime.starts_a_thread"
+def test_sites_whose_modules_start_threads_are_not_forked() -> None:
+    module = "tests.runtime.thread_starting_module"
     nodes = {"c": "Source", "one": loading(module), "two": loading(module), "d": "Drain"}
-    with started(tree(nodes, ["c -> one, two, d"])) as coordinator:
+    with started(toy_graph(nodes, ["c -> one, two, d"])) as coordinator:
         found = parents(coordinator)
     assert found["process:one"] == found["process:two"] == os.getpid()
     assert found["process:c"] == found["process:d"] != os.getpid()
 
 
-def test_a_module_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_imported_is_reported(tmp_path: Path) -> None:
     nodes = {"c": "Source", "one": loading("no_such_module"), "two": loading("no_such_module")}
     began = time.monotonic()
     with pytest.raises(SiteLost, match="No module named 'no_such_module'"):
@@ -136,17 +136,17 @@ def test_a_module_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     assert time.monotonic() - began < 10
 
 
-def test_what_a_node_prints_goes_to_standard_error_and_it_reads_nothing(
+def test_a_node_prints_to_standard_error_and_reads_an_empty_input(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    nodes = {"c": "Source", "p": "tests.runtime.start_nodes:Prints"}
+    nodes = {"c": "Source", "p": "tests.runtime.process_nodes:PrintingNode"}
     found = logs(nodes, ["c -> p"], tmp_path / "r")
     assert found["p"] == [f"[{firing}] read ''" for firing in range(3)]
     out, err = capfd.readouterr()
     assert (out, err) == ("", "printed by a node\n" * 3)
 
 
-def test_modules_are_found_where_the_coordinator_finds_them(
+def test_sites_import_modules_from_the_coordinators_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine_alone.py").write_text("from tests.toys.toy_nodes import Drain as Own\n")
@@ -155,12 +155,12 @@ def test_modules_are_found_where_the_coordinator_finds_them(
     assert found.keys() == {"c", "o"}
 
 
-def test_the_summary_of_a_run_in_processes_is_that_of_any_run(tmp_path: Path) -> None:
+def test_a_run_in_processes_writes_a_summary(tmp_path: Path) -> None:
     logs({"c": "Source", "d": "Drain"}, ["c -> d"], tmp_path / "r")
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["status"] == "finished"
 
 
-def test_a_site_whose_server_has_ended_leaves_the_cause_to_be_told_by_others() -> None:
+def test_a_site_whose_fork_server_has_ended_reports_nothing() -> None:
     orphan = """
 import os, sys
 from flowrl.machine.child_process import end_with_forking_process

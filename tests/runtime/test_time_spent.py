@@ -1,4 +1,4 @@
-"""Where the time of a run on several sites went: firing, waiting for which input, blocked on which output."""
+"""The time of a run on several sites: firing, waiting for each input, blocked on each output."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ EDGE = "a.data -> b.data"
 ROUNDS = 40
 
 
-def pair(giver_s: float = 0.0, taker_s: float = 0.0, **more: Any) -> dict[str, Any]:
-    """A giver `a` and a taker `b`."""
-    a = {"type": f"{SLOW}Giver", "each_s": giver_s}
-    b = {"type": f"{SLOW}Taker", "each_s": taker_s}
+def pair(producer_s: float = 0.0, consumer_s: float = 0.0, **more: Any) -> dict[str, Any]:
+    """Return a graph of a collector `a` and a consumer `b`, which take some time."""
+    a = {"type": f"{SLOW}TimedCollector", "each_s": producer_s}
+    b = {"type": f"{SLOW}TimedNode", "each_s": consumer_s}
     return {"nodes": {"a": a, "b": b}, "edges": [{"a -> b": more} if more else "a -> b"]}
 
 
-def ran(
+def run_graph(
     graph: dict[str, Any], placement: str, out: Path, rounds: int = ROUNDS
 ) -> tuple[RunResult, dict[str, Any]]:
-    """A run's result, and the last row of its timings."""
+    """Run a graph, and return the result and the last row of the timings."""
     limits = Limits(rounds=rounds)
     result = Run(check(load_data(graph)), placement=placement, out=out, limits=limits).run()
     rows = (out / "timings.jsonl").read_text().splitlines()
@@ -40,8 +40,8 @@ APART = ["threads", pytest.param("processes", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("placement", APART)
-def test_who_has_a_slow_producer_waits_for_its_input(placement: str, tmp_path: Path) -> None:
-    result, times = ran(pair(giver_s=0.01), placement, tmp_path / "r")
+def test_a_node_with_a_slow_producer_waits_for_its_input(placement: str, tmp_path: Path) -> None:
+    result, times = run_graph(pair(producer_s=0.01), placement, tmp_path / "r")
     fired_s = 0.01 * ROUNDS
     assert fired_s <= times["busy_s"]["a"] < 2.5 * fired_s
     assert times["busy_s"]["b"] < 0.3 * fired_s
@@ -53,8 +53,10 @@ def test_who_has_a_slow_producer_waits_for_its_input(placement: str, tmp_path: P
 
 
 @pytest.mark.parametrize("placement", APART)
-def test_who_has_a_slow_consumer_is_blocked_on_its_output(placement: str, tmp_path: Path) -> None:
-    result, times = ran(pair(taker_s=0.01, capacity=2), placement, tmp_path / "r")
+def test_a_node_with_a_slow_consumer_is_blocked_on_its_output(
+    placement: str, tmp_path: Path
+) -> None:
+    result, times = run_graph(pair(consumer_s=0.01, capacity=2), placement, tmp_path / "r")
     fired_s = 0.01 * ROUNDS
     assert fired_s <= times["busy_s"]["b"] < 2.5 * fired_s
     assert times["busy_s"]["a"] < 0.3 * fired_s
@@ -63,16 +65,20 @@ def test_who_has_a_slow_consumer_is_blocked_on_its_output(placement: str, tmp_pa
     assert result.bottleneck.endswith(f" on {EDGE})")
 
 
-def test_a_site_that_waits_to_be_allowed_to_go_on_is_idle(tmp_path: Path) -> None:
-    """The giver needs nobody, but may be no more than a lease of half a second ahead."""
-    _, times = ran(pair(taker_s=0.005, capacity=1000), "threads", tmp_path / "r", rounds=150)
+def test_a_site_that_waits_for_a_lease_is_idle(tmp_path: Path) -> None:
+    """The collector waits for no input, but may be ahead by no more than a lease of half a second."""
+    _, times = run_graph(
+        pair(consumer_s=0.005, capacity=1000), "threads", tmp_path / "r", rounds=150
+    )
     assert times["blocked_s"] == {}
     assert 0.05 < times["idle_s"][times["site"]["a"]] < 0.75
 
 
-def test_every_second_of_a_site_is_put_down_to_something(tmp_path: Path) -> None:
-    """Firing, waits and idling of a site add up to the time between its first firing and its last."""
-    result, times = ran(pair(giver_s=0.005, taker_s=0.005, capacity=1), "threads", tmp_path / "r")
+def test_the_times_of_a_site_add_up(tmp_path: Path) -> None:
+    """The times of firing, waiting and idling of a site add up to the time between its first and its last firing."""
+    result, times = run_graph(
+        pair(producer_s=0.005, consumer_s=0.005, capacity=1), "threads", tmp_path / "r"
+    )
     for key in ("a", "b"):
         waits_s = sum(times["waiting_s"].get(key, {}).values())
         waits_s += sum(times["blocked_s"].get(key, {}).values())
@@ -80,22 +86,22 @@ def test_every_second_of_a_site_is_put_down_to_something(tmp_path: Path) -> None
         assert ROUNDS * 0.005 <= whole_s <= result.wall_s
 
 
-def test_in_one_thread_nobody_waits(tmp_path: Path) -> None:
-    result, times = ran(pair(giver_s=0.002, taker_s=0.001), "serial", tmp_path / "r")
+def test_on_one_site_no_node_waits(tmp_path: Path) -> None:
+    result, times = run_graph(pair(producer_s=0.002, consumer_s=0.001), "serial", tmp_path / "r")
     assert times["waiting_s"] == times["blocked_s"] == times["idle_s"] == {}
     assert times["site"] == {"a": "main", "b": "main"}
     assert result.bottleneck.startswith("a is the bottleneck: it fired for ")
     assert "waiting" not in result.bottleneck
 
 
-def test_a_client_waits_for_its_link_while_the_service_elsewhere_works(tmp_path: Path) -> None:
-    a = {"type": f"{SLOW}Caller", "calls": 4}
-    envs = {"type": f"{SLOW}Served", "each_s": 0.002}
+def test_a_client_waits_for_its_link_while_a_remote_service_works(tmp_path: Path) -> None:
+    a = {"type": f"{SLOW}TimedCaller", "calls": 4}
+    envs = {"type": f"{SLOW}TimedService", "each_s": 0.002}
     graph = {
-        "nodes": {"a": a, "envs": envs, "b": f"{SLOW}Taker"},
+        "nodes": {"a": a, "envs": envs, "b": f"{SLOW}TimedNode"},
         "edges": ["a <-> envs", "a -> b"],
     }
-    result, times = ran(graph, "a=thread,envs=thread:x", tmp_path / "r")
+    result, times = run_graph(graph, "a=thread,envs=thread:x", tmp_path / "r")
     served_s = ROUNDS * 4 * 0.002
     assert served_s <= times["busy_s"]["envs"] < 2.5 * served_s
     assert times["busy_s"]["a"] < 0.3 * served_s

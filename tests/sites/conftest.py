@@ -1,4 +1,4 @@
-"""A run that hangs ends the tests, and says where it hung."""
+"""A test of this folder that hangs ends all tests and prints the tracebacks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-HANGS_S = 120.0
+TIMEOUT_S = 120.0
 
 
 @pytest.fixture(autouse=True)
-def ends(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test of this folder ends."""
+def end_if_hanging(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Limit the time of every test."""
     slow = request.node.get_closest_marker("slow")
-    faulthandler.dump_traceback_later(HANGS_S * (10 if slow else 1), exit=True)
+    faulthandler.dump_traceback_later(TIMEOUT_S * (10 if slow else 1), exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()

@@ -1,4 +1,4 @@
-"""Nodes that end badly, each in its own way, at a chosen moment of their lives."""
+"""Nodes that fail in several ways, when they are made, fired or closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ How = Literal["raises", "exits", "leaves", "crashes", "hangs", "nothing"]
 
 
 def fault(how: How) -> None:
-    """Go wrong this way."""
+    """Fail in this way."""
     if how == "raises":
         raise RuntimeError("meant to fail")
     if how == "exits":
@@ -30,15 +30,15 @@ def fault(how: How) -> None:
         threading.Event().wait()
 
 
-class Faulty(Node):
-    """Works, until it does not."""
+class FaultyNode(Node):
+    """Fails in the way and at the time of its parameters."""
 
     data = In("samples")
 
     class Config(Config):
-        how: How = param("nothing", "how it goes wrong")
-        when: Literal["setup", "fire", "close"] = param("fire", "where it goes wrong")
-        firing: int = param(2, "the firing in which it does", ge=0)
+        how: How = param("nothing", "how it fails")
+        when: Literal["setup", "fire", "close"] = param("fire", "where it fails")
+        firing: int = param(2, "the firing in which it fails", ge=0)
 
     def setup(self) -> None:
         self.fired = 0
@@ -56,8 +56,8 @@ class Faulty(Node):
             fault(self.config.how)
 
 
-class Sleepy(Node):
-    """Sleeps in each firing, so that a run lasts for as long as it is wanted to."""
+class SleepingNode(Node):
+    """Sleeps in each firing, so that a run takes some time."""
 
     data = In("samples")
 
@@ -68,8 +68,8 @@ class Sleepy(Node):
         time.sleep(self.config.sleep_s)
 
 
-class Chatty(Node):
-    """Writes more than a small disk holds into its log."""
+class VerboseNode(Node):
+    """Logs long lines, to fill a small disk."""
 
     data = In("samples")
 

@@ -1,10 +1,10 @@
-"""Every bundled graph in every placement, with replicas and lags, to every kind of cut: are the bits the same?
+"""Compares the runs of every bundled graph in every placement, with replicas and lags, and with every kind of cut.
 
-python -m tests.sites.matrix [GRAPH…] [--only WORD…]     all (half an hour or so), or some: `--only steps processes`
+python -m tests.sites.matrix [GRAPH…] [--only WORD…]     all (about half an hour), or some: `--only steps processes`
 
-Each process begins with global random states and a hash seed of its own. Two hosts are network namespaces of this
-machine. In the table `=` says that everything that a run leaves is equal to what the serial run left: the summary,
-metrics, logs, checkpoints, hashes of all tokens, and the files that nodes wrote.
+Each process has its own global random states and hash seed. Two hosts are network namespaces of this machine. In the
+table, `=` means that all results are equal to those of the serial run: the summary, metrics, logs, checkpoints, hashes
+of all tokens, and the files that nodes wrote.
 """
 
 from __future__ import annotations
@@ -23,10 +23,17 @@ from pathlib import Path
 from flowrl.channels.keys import write_key
 from flowrl.graph.bundled import bundled_graphs
 from tests.cluster.network import MACHINES, Network, network
-from tests.cluster.network import why_not as why_no_hosts
-from tests.sites.bundled import Case, cases, difference, left, ran, why_not
-from tests.sites.comparing import Facts
-from tests.sites.poison import poisoned_environment
+from tests.cluster.network import why_not_comparable as why_no_hosts
+from tests.sites.bundled_cases import (
+    Case,
+    cases_of,
+    collect_results,
+    describe_difference,
+    run_case,
+    why_not_comparable,
+)
+from tests.sites.perturbed_environment import perturbed_environment
+from tests.sites.run_comparison import Results
 
 PLACEMENTS = ("threads", "processes", "mixed", "hosts")
 ON_HOSTS = (
@@ -35,11 +42,11 @@ ON_HOSTS = (
     "collector=b,evaluator=a,learner=main",
 )
 ADDRESS = f"tcp://{MACHINES['run']}:5555"
-SOON_S = 120.0
+RUN_S = 120.0
 
 
 class TwoHosts:
-    """Hosts that stay, and runs that use them."""
+    """Two hosts that serve several runs."""
 
     def __init__(self, net: Network, folder: Path) -> None:
         self._net, self._folder = net, folder
@@ -50,75 +57,73 @@ class TwoHosts:
             words = ("host", "--join", ADDRESS, "--key", "../key", "--name", place.name, "--stay")
             net.flowrl(place.name, *words, cwd=place, silent=True)
 
-    def ran(self, case: Case, placement: str, folder: Path) -> Facts:
-        """Run it there; all that is left of it."""
+    def run_case(self, case: Case, placement: str, folder: Path) -> Results:
+        """Run a case on the hosts, and return its results."""
         folder.mkdir()
-        words = ["run", *case.words(), "--json", "--out", "r", "--hash-tokens"]
+        words = ["run", *case.arguments(), "--json", "--out", "r", "--hash-tokens"]
         words += ["--placement", placement, "--listen", ADDRESS, "--hosts", "2"]
         words += ["--key", str(self._folder / "key")]
         run = self._net.flowrl("run", *words, cwd=folder)
-        _, err = run.communicate(timeout=SOON_S)
+        _, err = run.communicate(timeout=RUN_S)
         if run.returncode:
             raise RuntimeError(err)
-        facts = left(folder / "r", folder, *self._places)
+        results = collect_results(folder / "r", folder, *self._places)
         for place in self._places:
             for file in place.iterdir():
-                file.unlink()  # what a node wrote
-        return facts
+                file.unlink()  # files that nodes wrote
+        return results
 
 
 class Matrix:
-    """The runs, and what they were found to be."""
+    """Runs the cases, and counts the outcomes."""
 
     def __init__(self, folder: Path, hosts: TwoHosts | str, only: Sequence[str]) -> None:
         self._folder, self._hosts, self._only = folder, hosts, only
-        self.found: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
         self.differences: list[str] = []
 
-    def graph(self, graph: str) -> None:
-        """All cases of a graph, a line for each."""
-        why = why_not(graph)
+    def run_graph(self, graph: str) -> None:
+        """Run all cases of a graph, and print a line for each."""
+        why = why_not_comparable(graph)
         if why:
             print(f"{graph}: skipped: {why}")
-            self.found["skipped"] += 1
+            self.outcomes["skipped"] += 1
             return
-        for number, case in enumerate(cases(graph)):
-            placements = self._chosen(case)
+        for number, case in enumerate(cases_of(graph)):
+            placements = self._chosen_placements(case)
             if placements:
-                self._case(case, placements, ON_HOSTS[number % len(ON_HOSTS)])
+                self._run_case(case, placements, ON_HOSTS[number % len(ON_HOSTS)])
 
-    def _chosen(self, case: Case) -> list[str]:
-        words = str(case).split()
+    def _chosen_placements(self, case: Case) -> list[str]:
         cuts = {"iters", "steps", "verdict"} & {*self._only}
         if cuts and case.cut not in cuts:
             return []
-        chosen = [p for p in PLACEMENTS if p in self._only] or list(PLACEMENTS)
-        return chosen if words else []
+        return [p for p in PLACEMENTS if p in self._only] or list(PLACEMENTS)
 
-    def _case(self, case: Case, placements: list[str], on_hosts: str) -> None:
+    def _run_case(self, case: Case, placements: list[str], on_hosts: str) -> None:
         began = time.monotonic()
         folder = self._folder / str(case).replace(" ", "-")
-        serial = ran(case, "serial", folder / "serial")
+        serial = run_case(case, "serial", folder / "serial")
         assert serial["status"] == ("solved" if case.cut == "verdict" else "finished"), case
         cells = {}
         for placement in placements:
             named = on_hosts if placement == "hosts" else placement
-            cells[placement] = self._cell(case, named, serial, folder)
+            cells[placement] = self._compare(case, named, serial, folder)
         shutil.rmtree(folder)
-        self.found.update(cells.values())
-        told = "  ".join(f"{name} {cell:<7}" for name, cell in cells.items())
+        self.outcomes.update(cells.values())
+        row = "  ".join(f"{name} {cell:<7}" for name, cell in cells.items())
         took_s = time.monotonic() - began
-        print(f"{case!s:<48} {serial['digest'][:8]}  {told} {took_s:4.0f} s", flush=True)
+        print(f"{case!s:<48} {serial['digest'][:8]}  {row} {took_s:4.0f} s", flush=True)
 
-    def _cell(self, case: Case, placement: str, serial: Facts, folder: Path) -> str:
-        there = folder / placement.replace("?", "any")
+    def _compare(self, case: Case, placement: str, serial: Results, folder: Path) -> str:
+        placed = folder / placement.replace("?", "any")
         if placement not in ON_HOSTS:
-            other = ran(case, placement, there)
+            other = run_case(case, placement, placed)
         elif isinstance(self._hosts, TwoHosts):
-            other = self._hosts.ran(case, placement, there)
+            other = self._hosts.run_case(case, placement, placed)
         else:
             return "skipped"
-        differs = difference(serial, other, folder / "serial" / "r", there / "r")
+        differs = describe_difference(serial, other, folder / "serial" / "r", placed / "r")
         if differs:
             self.differences.append(f"{case}, {placement}: {differs}")
         return "differs" if differs else "="
@@ -126,7 +131,7 @@ class Matrix:
 
 @contextmanager
 def two_hosts() -> Iterator[TwoHosts | str]:
-    """Hosts in namespaces, or why there are none."""
+    """Start two hosts in network namespaces; yield them, or why they cannot be started."""
     why = why_no_hosts()
     with ExitStack() as stack:
         if why:
@@ -137,21 +142,21 @@ def two_hosts() -> Iterator[TwoHosts | str]:
 
 
 def main(words: Sequence[str]) -> int:
-    """The table; status 1 where bits differ."""
+    """Print the table; return 1 if results differ."""
     parser = ArgumentParser(prog="python -m tests.sites.matrix", description=__doc__)
     parser.add_argument("graphs", nargs="*", help="names of bundled graphs (default: all)")
     known = (*PLACEMENTS, "iters", "steps", "verdict")
     parser.add_argument("--only", nargs="+", default=[], choices=known)
-    given = parser.parse_args(words)
-    os.environ.update(poisoned_environment())
+    arguments = parser.parse_args(words)
+    os.environ.update(perturbed_environment())
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, two_hosts() as hosts:
-        matrix = Matrix(Path(folder), hosts, given.only)
-        for graph in given.graphs or bundled_graphs():
-            matrix.graph(graph)
+        matrix = Matrix(Path(folder), hosts, arguments.only)
+        for graph in arguments.graphs or bundled_graphs():
+            matrix.run_graph(graph)
     if isinstance(hosts, str):
         print(f"hosts: skipped: {hosts}")
-    counts = ", ".join(f"{count} {cell}" for cell, count in sorted(matrix.found.items()))
+    counts = ", ".join(f"{count} {cell}" for cell, count in sorted(matrix.outcomes.items()))
     print(f"{counts} in {time.monotonic() - began:.0f} s", *matrix.differences, sep="\n\n")
     return 1 if matrix.differences else 0
 

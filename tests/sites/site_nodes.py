@@ -1,4 +1,4 @@
-"""More small nodes: those whose lives differ from site to site, or from firing to firing."""
+"""Nodes for runs on several sites: with varying steps, verdicts, failures, delays and effects."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flowrl.core.config import Config, param
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import ANY, In, Out, StateIn
 from flowrl.core.state import State
-from tests.toys.toy_nodes import TABLE, Judge, Learner, table
+from tests.toys.toy_nodes import TABLE, Evaluator, Learner, table
 
 
-class Varying(Node):
-    """A collector whose env steps are not known before: 1, 2, … 5, 1, …"""
+class VaryingSteps(Node):
+    """A collector whose env steps vary and are not known before the run: 1, 2, … 5, 1, …"""
 
     role = "collector"
     weights = StateIn("weights", optional=True)
@@ -37,8 +37,8 @@ class Varying(Node):
         return table(self.fired)
 
 
-class Critic(Node):
-    """Anything that comes in may be its reason for a verdict: it gives one in the firing that it is told."""
+class VerdictGiver(Node):
+    """Takes any token, and gives a verdict in one firing."""
 
     data = In(ANY)
     out = Out("samples", optional=True)
@@ -58,14 +58,14 @@ class Critic(Node):
         return table(self.fired)
 
 
-class Shaky(Node):
-    """Fails in every firing whose number is a multiple, once for each life."""
+class FailsPeriodically(Node):
+    """Fails in every n-th firing of each node that a restart makes."""
 
     data = In("samples")
     out = Out("samples", optional=True)
 
     class Config(Config):
-        each: int = param(3, "fails in each so-many-th firing", ge=2)
+        each: int = param(3, "the number of firings between failures", ge=2)
 
     def setup(self) -> None:
         self.fired = 0
@@ -74,34 +74,20 @@ class Shaky(Node):
     def fire(self, data: Batch) -> Batch:
         self.fired += 1
         if self.fired % self.config.each == 0:
-            raise RuntimeError(f"shaken in firing {self.fired}")
+            raise RuntimeError(f"failed in firing {self.fired}")
         self.ctx.log(f"{data['n'][0]} {self.noise.random():.3f}")
         return data
 
 
-class Student(Learner):
-    """A learner that is asked for its state as often as anybody likes."""
+class TolerantLearner(Learner):
+    """A learner that accepts tokens that are no tables."""
 
     def fire(self, data: Any) -> str:
         return super().fire(data if isinstance(data, Batch) else table(0))
 
 
-class Slow(Node):
-    """Burns so much CPU in each firing, and hands its token on."""
-
-    data = In("samples")
-    out = Out("samples", optional=True)
-
-    class Config(Config):
-        work: int = param(1000, "how much it does", ge=0)
-
-    def fire(self, data: Batch) -> Batch:
-        np.sort(np.arange(self.config.work)[::-1])
-        return data
-
-
-class Dripping(Node):
-    """A collector that gives a token now and then."""
+class SlowCollector(Node):
+    """A collector that takes 50 ms for each token, and no CPU time."""
 
     role = "collector"
     data = Out("samples")
@@ -116,24 +102,24 @@ class Dripping(Node):
         return table(0)
 
 
-class Timed(Learner):
-    """Tells how much CPU its thread has used."""
+class CpuTimeLearner(Learner):
+    """A learner that records the CPU time of its thread."""
 
     def fire(self, data: Batch) -> str:
         self.ctx.metrics({"cpu_s": time.thread_time()})
         return super().fire(data)
 
 
-class Sleepy(Learner):
-    """Is slow, and uses no CPU for that."""
+class SlowLearner(Learner):
+    """A learner that takes 50 ms in each firing, and no CPU time."""
 
     def fire(self, data: Batch) -> str:
         threading.Event().wait(0.05)
         return super().fire(data)
 
 
-class Band(Node):
-    """A buffer that fires on any input: so many batches at most for each token, and only what is asked for."""
+class RatioBuffer(Node):
+    """A buffer that fires on any input. It limits the batches for each token, and gives only requested ones."""
 
     fires_on = "any"
     data = In("samples")
@@ -145,20 +131,20 @@ class Band(Node):
         most: int = param(2, "batches of a firing", ge=1)
 
     def setup(self) -> None:
-        self.inserted = self.asked = self.given = 0
+        self.inserted = self.requested = self.given = 0
 
     def fire(self, data: Batch | None, priorities: Any) -> list[Batch]:
         self.inserted += data is not None
-        self.asked += priorities is not None
-        room = min(self.config.each * self.inserted - self.given, self.asked, self.config.most)
-        self.asked -= room
+        self.requested += priorities is not None
+        room = min(self.config.each * self.inserted - self.given, self.requested, self.config.most)
+        self.requested -= room
         self.given += room
         self.ctx.metrics({"inserted": self.inserted, "given": self.given})
         return [table(self.given)] * room
 
 
-class Gushing(Node):
-    """Gives more than it may."""
+class TooManyTokens(Node):
+    """Gives more tokens than its rate allows."""
 
     fires_on = "any"
     data = In("samples")
@@ -168,42 +154,44 @@ class Gushing(Node):
         return [table(0)] * 3
 
 
-class Unasked(Band):
-    """Gives as much as it may for each token, and looks at priorities only."""
+class UnrequestedBuffer(RatioBuffer):
+    """Gives the most batches for each token, without requests."""
 
     def fire(self, data: Batch | None, priorities: Any) -> list[Batch]:
         return [] if data is None else [data] * self.config.most
 
 
-class Racer(Learner):
-    """Tells how far it is to whoever waits for that, in the same process."""
+class ProgressLearner(Learner):
+    """A learner that publishes its progress to other nodes of the same process."""
 
     at: list[int] = [0]
     moved = threading.Condition()
 
     def fire(self, data: Batch) -> str:
-        with Racer.moved:
-            Racer.at[0] = self.ctx.clock.total.train_iters + 1
-            Racer.moved.notify_all()
+        with ProgressLearner.moved:
+            ProgressLearner.at[0] = self.ctx.clock.total.train_iters + 1
+            ProgressLearner.moved.notify_all()
         return super().fire(data)
 
 
-class Watcher(Judge):
-    """An evaluation that is not done before the learner is some versions ahead."""
+class WaitingEvaluator(Evaluator):
+    """An evaluator that waits until the learner is some versions ahead."""
 
-    class Config(Judge.Config):
+    class Config(Evaluator.Config):
         ahead: int = param(0, "versions")
 
     def fire(self, weights: State) -> Batch:
         goal = weights.version + self.config.ahead
-        with Racer.moved:
-            if not Racer.moved.wait_for(lambda: Racer.at[0] >= goal, timeout=20):
+        with ProgressLearner.moved:
+            if not ProgressLearner.moved.wait_for(
+                lambda: ProgressLearner.at[0] >= goal, timeout=20
+            ):
                 raise RuntimeError(f"the learner did not go on to {goal}")
         return super().fire(weights)
 
 
-class Scribe(Node):
-    """Writes a line into a file of its own for each firing that counts, and fails in one of them."""
+class FileWriter(Node):
+    """Writes a line into its file for each firing that counts, and may fail in one of them."""
 
     data = In(ANY)
 
@@ -225,8 +213,8 @@ class Scribe(Node):
             file.write(f"{firing}\n")
 
 
-class Numerate(Node):
-    """Tells how torch and this thread compute."""
+class NumericsReporter(Node):
+    """Records the numerical settings of torch and of its thread."""
 
     data = In(ANY)
 

@@ -1,4 +1,4 @@
-"""Nodes that take a known time, or for ever: what they make others wait for is known too."""
+"""Nodes that take a known time or hang, so that the waits of other nodes are known."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from flowrl.core.state import State
 from tests.toys.toy_nodes import TABLE, table
 
 
-class Giver(Node):
-    """Gives a token after some time; hangs in one of its firings."""
+class TimedCollector(Node):
+    """A collector that takes some time for each token, and may hang in one firing."""
 
     role = "collector"
     weights = StateIn("weights", optional=True)
@@ -39,8 +39,8 @@ class Giver(Node):
         return table(self.fired)
 
 
-class Taker(Node):
-    """Takes some time for a token; hangs in one of its firings."""
+class TimedNode(Node):
+    """Takes some time for each token, and may hang in one firing."""
 
     data = In("samples")
     out = Out("samples", optional=True)
@@ -59,17 +59,17 @@ class Taker(Node):
 
 
 HANGS_S = 6.0
-GATE = threading.Event()  # what hangs in this process goes on when a test opens it
+GATE = threading.Event()  # ends the hanging of nodes in this process
 
 
 def take_time(s: float, hangs: bool) -> None:
-    """Let other threads run meanwhile. In another process nobody opens the gate: there it opens itself."""
+    """Sleep, or hang until a test sets the gate. In other processes hanging ends after `HANGS_S`."""
     if hangs:
         GATE.wait(HANGS_S)
     time.sleep(s)
 
 
-class Served(Node):
+class TimedService(Node):
     """A service whose calls take some time."""
 
     serve = Service("slowness", methods=("work",))
@@ -82,8 +82,8 @@ class Served(Node):
         return 1
 
 
-class Caller(Node):
-    """Calls its service some times in a firing."""
+class TimedCaller(Node):
+    """A collector that calls its service some times in each firing."""
 
     role = "collector"
     serve = Link("slowness")

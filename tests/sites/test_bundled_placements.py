@@ -1,6 +1,6 @@
-"""The promise, on the bundled graphs: the same graph and seed give the same bits in every placement.
+"""The bundled graphs have equal results in every placement.
 
-A part of `python -m tests.sites.matrix`: that runs every graph in every placement to every cut.
+`python -m tests.sites.matrix` runs more: every graph, in every placement, to every kind of cut.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 import flowrl
 from flowrl.core.errors import NodeError
 from flowrl.graph.bundled import bundled_graphs
-from tests.sites.bundled import CUTS, Case, difference, ran, why_not
-from tests.sites.comparing import Facts
-from tests.sites.poison import poisoned_environment
+from tests.sites.bundled_cases import CUTS, Case, describe_difference, run_case, why_not_comparable
+from tests.sites.perturbed_environment import perturbed_environment
+from tests.sites.run_comparison import Results
 
 PLACEMENTS = ["threads", "processes", "mixed"]
 GRAPHS = sorted(bundled_graphs())
@@ -28,80 +28,90 @@ OFF_POLICY = [graph for graph in GRAPHS if Case(graph, "iters").is_off_policy]
 
 
 @pytest.fixture
-def poisoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Every process begins with global random states and hashes of its own; where each of them left a mark."""
+def perturbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Perturb child processes, and return the folder in which each leaves a file."""
     marks = tmp_path / "marks"
     marks.mkdir()
-    for name, value in poisoned_environment(marks).items():
+    for name, value in perturbed_environment(marks).items():
         monkeypatch.setenv(name, value)
     return marks
 
 
-def compare(folder: Path, case: Case, *placements: str) -> Facts:
-    """What is left by the case's run, the same in all of these placements."""
-    if why := why_not(case.graph):
+def compare(folder: Path, case: Case, *placements: str) -> Results:
+    """Compare the results of a case in these placements, and return them."""
+    if why := why_not_comparable(case.graph):
         pytest.skip(f"{case.graph}: {why}")
-    serial = ran(case, "serial", folder / "serial")
+    serial = run_case(case, "serial", folder / "serial")
     assert serial["status"] == ("solved" if case.cut == "verdict" else "finished")
     for placement in placements:
-        other = ran(case, placement, folder / placement)
-        differs = difference(serial, other, folder / "serial" / "r", folder / placement / "r")
+        other = run_case(case, placement, folder / placement)
+        differs = describe_difference(
+            serial, other, folder / "serial" / "r", folder / placement / "r"
+        )
         assert not differs, f"{case}, {placement}: {differs}"
     return serial
 
 
-def test_a_placement_cannot_be_seen_in_the_result(poisoned: Path, tmp_path: Path) -> None:
+def test_results_are_equal_in_every_placement(perturbed: Path, tmp_path: Path) -> None:
     serial = compare(tmp_path, Case("cartpole_dqn", "iters"), *PLACEMENTS)
     assert serial["train_iters"] == 30
     assert serial["metrics.jsonl"]
-    pids, hashes = zip(*(mark.name.split("-", 1) for mark in poisoned.iterdir()), strict=True)
+    pids, hashes = zip(*(mark.name.split("-", 1) for mark in perturbed.iterdir()), strict=True)
     assert len(set(pids)) >= 4
     assert len(set(hashes)) >= 2
 
 
-def turns(turn: int, replicas: int = 1, lag: int = 0) -> list[Case]:
-    """Every graph; the cuts take turns, so that in three turns each graph is cut in each way."""
+def cases_of_turn(turn: int, replicas: int = 1, lag: int = 0) -> list[Case]:
+    """Return a case of every graph. In three turns each graph has each kind of cut."""
     return [
         Case(graph, CUTS[(number + turn) % 3], replicas, lag if graph in OFF_POLICY else 0)
         for number, graph in enumerate(GRAPHS)
     ]
 
 
-QUICK = [case for case in turns(0) if case.graph != "crazyclimber_ppo"]  # its games load slowly
+QUICK = [
+    case for case in cases_of_turn(0) if case.graph != "crazyclimber_ppo"
+]  # its games load slowly
 
 
 @pytest.mark.parametrize("case", QUICK, ids=str)
-def test_threads_cannot_be_seen_in_any_graph(case: Case, tmp_path: Path) -> None:
+def test_every_graph_has_equal_results_in_threads(case: Case, tmp_path: Path) -> None:
     compare(tmp_path, case, "threads")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", turns(1), ids=str)
-def test_processes_cannot_be_seen_in_any_graph(case: Case, poisoned: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", cases_of_turn(1), ids=str)
+def test_every_graph_has_equal_results_in_processes(
+    case: Case, perturbed: Path, tmp_path: Path
+) -> None:
     compare(tmp_path, case, "processes")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", turns(2, replicas=3, lag=1), ids=str)
-def test_no_replica_lets_a_placement_be_seen(case: Case, poisoned: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", cases_of_turn(2, replicas=3, lag=1), ids=str)
+def test_replicas_have_equal_results_in_a_mixed_placement(
+    case: Case, perturbed: Path, tmp_path: Path
+) -> None:
     compare(tmp_path, case, "mixed")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", OFF_POLICY[1::2])  # the others: tests.sites.matrix
-def test_no_lag_lets_a_placement_be_seen(graph: str, poisoned: Path, tmp_path: Path) -> None:
+def test_lags_have_equal_results_in_a_mixed_placement(
+    graph: str, perturbed: Path, tmp_path: Path
+) -> None:
     compare(tmp_path, Case(graph, "steps", lag=2), "mixed")
 
 
 @pytest.mark.slow
-def test_a_whole_training_is_the_same_in_processes(tmp_path: Path) -> None:
+def test_a_complete_training_is_equal_in_processes(tmp_path: Path) -> None:
     graph = flowrl.load("cartpole_dqn")
     runs = [graph.run(placement=p, seed=4, out=tmp_path / p) for p in ("serial", "processes")]
     assert [run.status for run in runs] == ["solved", "solved"]
     assert len({run.digest for run in runs}) == 1
 
 
-def test_what_a_node_raises_in_a_process_is_told_as_its_own(tmp_path: Path) -> None:
+def test_an_error_of_a_node_in_a_process_is_reported_as_the_nodes(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(
         "import flowrl\nfrom flowrl import Batch\n\n"
         "@flowrl.as_node\ndef fails(data: Batch) -> Batch:\n    return data['no such column']\n"

@@ -1,4 +1,4 @@
-"""The bundled graphs: the same graph and seed give the same bits, whatever surrounds them."""
+"""Runs of a bundled graph with the same seed have equal digests, whatever the state of their process."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import flowrl
 GRAPHS = ("cartpole_dqn", pytest.param("cartpole_ppo", marks=pytest.mark.slow))
 ITERS = {"cartpole_dqn": 100, "cartpole_ppo": 12}
 
-POISON = """
+PERTURBED_RUN = """
 import os, random, sys
 import numpy, torch
 random.seed({0}); numpy.random.seed({0}); torch.manual_seed({0})
@@ -24,10 +24,17 @@ os._exit(0)  # torch takes a second to be unloaded
 """
 
 
-def poisoned(graph: str, out: Path, poison: int) -> tuple[str, str]:
-    """Digest and metrics of a run in a process of its own, with other global random states."""
-    command = [sys.executable, "-c", POISON.format(poison), graph, str(ITERS[graph]), str(out)]
-    env = {**os.environ, "PYTHONHASHSEED": str(poison)}
+def run_perturbed(graph: str, out: Path, number: int) -> tuple[str, str]:
+    """Run a graph in a process with other global random states, and return its digest and metrics."""
+    command = [
+        sys.executable,
+        "-c",
+        PERTURBED_RUN.format(number),
+        graph,
+        str(ITERS[graph]),
+        str(out),
+    ]
+    env = {**os.environ, "PYTHONHASHSEED": str(number)}
     subprocess.run(command, env=env, check=True, capture_output=True, timeout=120)
     summary = json.loads((out / "summary.json").read_text())
     return summary["digest"], (out / "metrics.jsonl").read_text()
@@ -37,7 +44,7 @@ def poisoned(graph: str, out: Path, poison: int) -> tuple[str, str]:
 def test_other_global_random_states_and_hash_seeds_change_nothing(
     graph: str, tmp_path: Path
 ) -> None:
-    first, second = (poisoned(graph, tmp_path / str(n), n) for n in (1, 4242))
+    first, second = (run_perturbed(graph, tmp_path / str(n), n) for n in (1, 4242))
     assert first == second
     assert first[1].count("\n") > 2
 
@@ -70,7 +77,7 @@ def test_the_resolved_graph_of_a_run_repeats_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lag", [1, 2])
-def test_a_stale_graph_is_as_deterministic(lag: int, tmp_path: Path) -> None:
+def test_a_graph_with_a_lag_is_deterministic(lag: int, tmp_path: Path) -> None:
     stale = flowrl.load("cartpole_dqn", {"collector.weights.lag": lag})
     digests = {stale.run(train_iters=60, out=tmp_path / str(n)).digest for n in range(2)}
     assert len(digests) == 1

@@ -1,4 +1,4 @@
-"""Graphs of many sites: they start, run and end like those of few, and what a site costs does not grow with them."""
+"""Runs on many sites start, fire and end like runs on few sites, in time."""
 
 from __future__ import annotations
 
@@ -18,38 +18,35 @@ from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runtime.sites.coordinator import Coordinator
-from tests.sites.comparing import facts_of, ran
-from tests.toys.running import tree
+from tests.sites.run_comparison import read_results, run_graph
+from tests.toys.toy_runs import toy_graph
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
 BRANCHES = 3
-START_S, STOP_S = (
-    60.0,
-    20.0,
-)  # many times what it takes on two cores: what grows faster takes longer
+START_S, STOP_S = 60.0, 20.0  # many times what two cores need, unless the time grows faster
 
 
-def tree_of(sites: int) -> dict[str, Any]:
-    """A source, a learner, and relays that hand its tokens on to the leaves of a tree."""
+def tree_graph(sites: int) -> dict[str, Any]:
+    """Return a graph of a source, a learner, and a tree of relays."""
     names = ["source", *(f"n{at:03d}" for at in range(1, sites - 1))]
     above = {name: names[at // BRANCHES] for at, name in enumerate(names[1:])}
     kinds = {name: "Relay" if name in above.values() else "Drain" for name in above}
     edges = ["source -> learner", *(f"{parent} -> {name}" for name, parent in above.items())]
     edges.append({"learner.weights -> source.weights": {"lag": 1}})
-    return tree({"source": "Source", "learner": "Learner", **kinds}, edges)
+    return toy_graph({"source": "Source", "learner": "Learner", **kinds}, edges)
 
 
-def in_turn(graph: dict[str, Any], *places: str) -> str:
-    """Each node in a site of its own, of these kinds."""
+def each_apart(graph: dict[str, Any], *places: str) -> str:
+    """Return a placement of each node on a site of its own, with these kinds in turn."""
     return ",".join(f"{name}={places[at % len(places)]}" for at, name in enumerate(graph["nodes"]))
 
 
 def same_as_serial(sites: int, folder: Path, *places: str, rounds: int) -> tuple[float, float]:
-    """How long all sites took to be at work, and to end."""
-    graph, limits = tree_of(sites), {"rounds": rounds}
-    serial = ran(graph, "serial", folder / "serial", **limits)
-    placed = in_turn(graph, *places)
+    """Compare a run on many sites with a serial run; return the times until the first firing and until the end."""
+    graph, limits = tree_graph(sites), {"rounds": rounds}
+    serial = run_graph(graph, "serial", folder / "serial", **limits)
+    placed = each_apart(graph, *places)
     run = Run(
         check(load_data(graph)), placement=placed, out=folder / "placed", limits=Limits(**limits)
     )
@@ -58,7 +55,7 @@ def same_as_serial(sites: int, folder: Path, *places: str, rounds: int) -> tuple
     assert isinstance(run.executor, Coordinator)
     assert run.executor.began_s is not None
     assert run.executor.ended_s is not None
-    assert facts_of(folder / "placed") == serial
+    assert read_results(folder / "placed") == serial
     left = {thread.name for thread in threading.enumerate()} & set(run.executor.sites.names)
     assert not left
     assert not sessions() & {*run.executor.sites.processes.sessions}
@@ -66,7 +63,7 @@ def same_as_serial(sites: int, folder: Path, *places: str, rounds: int) -> tuple
 
 
 def sessions() -> set[int]:
-    """The sessions of all processes: a server and its sites are one of their own."""
+    """Return the sessions of all processes."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile
@@ -74,13 +71,13 @@ def sessions() -> set[int]:
     return found
 
 
-def test_forty_sites_in_threads_and_processes_do_what_one_does(tmp_path: Path) -> None:
+def test_forty_sites_have_the_results_of_one(tmp_path: Path) -> None:
     same_as_serial(40, tmp_path, "process", "thread", rounds=20)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("places", [("process", "thread"), ("process",), ("thread",)])
-def test_two_hundred_sites_start_run_and_end(places: tuple[str, ...], tmp_path: Path) -> None:
+def test_two_hundred_sites_start_and_end_in_time(places: tuple[str, ...], tmp_path: Path) -> None:
     start_s, stop_s = same_as_serial(200, tmp_path, *places, rounds=50)
     assert start_s < START_S
     assert stop_s < STOP_S
@@ -89,27 +86,32 @@ def test_two_hundred_sites_start_run_and_end(places: tuple[str, ...], tmp_path: 
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from tests.sites.comparing import ran
-from tests.sites.test_many_sites import in_turn, tree_of
+from tests.sites.run_comparison import run_graph
+from tests.sites.test_many_sites import each_apart, tree_graph
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[1])))
-graph = tree_of(20)
-print(ran(graph, in_turn(graph, "process", "thread"), Path(sys.argv[2]), rounds=3)["status"])
+graph = tree_graph(20)
+print(run_graph(graph, each_apart(graph, "process", "thread"), Path(sys.argv[2]), rounds=3)["status"])
 """
 
 
 @pytest.mark.parametrize(
     ("hard", "end"), [(4096, "finished"), (128, "and 128 are allowed; raise that limit")]
 )
-def test_sites_raise_the_limit_of_open_files_if_they_may(
-    hard: int, end: str, tmp_path: Path
-) -> None:
+def test_the_limit_of_open_files_is_raised_if_allowed(hard: int, end: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIMITED, str(hard), str(tmp_path / "r")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert end in done.stdout + done.stderr
 
 
-def test_services_are_told_from_others_once_for_all_nodes() -> None:
-    nodes = {"a": "Bucket", "b": "Bucket", "c": "Drain", "d": "Drain", "w": "Well", "v": "Well"}
+def test_exclusive_services_are_found_for_all_nodes() -> None:
+    nodes = {
+        "a": "ServiceCaller",
+        "b": "ServiceCaller",
+        "c": "Drain",
+        "d": "Drain",
+        "w": "CountingService",
+        "v": "CountingService",
+    }
     edges = ["a <-> w", "b <-> v", "a -> c", "b -> d"]
-    owned = exclusive_services(check(load_data(tree(nodes, edges))).graph)
+    owned = exclusive_services(check(load_data(toy_graph(nodes, edges))).graph)
     assert owned == {"a": ["w"], "b": ["v"], "c": [], "d": [], "w": [], "v": []}

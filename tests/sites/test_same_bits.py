@@ -1,4 +1,4 @@
-"""The same graph and seed give the same bits, files and counts, wherever its nodes live."""
+"""Graphs of toy nodes have equal results in every placement."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ import pytest
 
 from flowrl.channels import ChannelLimits
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
-from tests.sites.comparing import ran, same_everywhere
-from tests.toys.running import tree
+from tests.sites.run_comparison import compare_placements, run_graph
+from tests.toys.toy_runs import toy_graph
 
-BASIC = tree({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
-JUDGED = tree(
-    {"c": "Source", "l": "Learner", "e": "Judge"},
+BASIC = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
+EVALUATED = toy_graph(
+    {"c": "Source", "l": "Learner", "e": "Evaluator"},
     ["c -> l", "l.weights -> c.weights", {"l.weights -> e": {"every": 2}}],
 )
 
 
 def learning(nodes: dict[str, Any], edges: list[Any], **more: Any) -> dict[str, Any]:
-    """A graph that ends in a learner `l` and judge `e`, of which others are variations."""
-    whole = {"c": "Source", "l": "Learner", "e": {"type": "Judge"}, **nodes}
-    return tree(whole, [*edges, {"l.weights -> e": {"every": 3}}], **more)
+    """Return a graph with a collector `c`, a learner `l` and an evaluator `e`."""
+    whole = {"c": "Source", "l": "Learner", "e": {"type": "Evaluator"}, **nodes}
+    return toy_graph(whole, [*edges, {"l.weights -> e": {"every": 3}}], **more)
 
 
 RATES = learning(
-    {"c": {"type": "Source", "give": 3}, "g": {"type": "Gear", "take": 2, "give": 5}},
+    {"c": {"type": "Source", "give": 3}, "g": {"type": "RateChanger", "take": 2, "give": 5}},
     ["c -> g -> l"],
 )
 FEEDBACK = learning(
     {"b": {"type": "Buffer", "updates": 4}},
     ["c -> b -> l", "l.priorities -> b.priorities", {"l.weights -> c.weights": {"lag": 1}}],
 )
-TWO_JUDGES = tree(
-    {"c": {"type": "Source", "give": 4}, "l": "Learner", "e": "Judge", "f": "Judge"},
+TWO_EVALUATORS = toy_graph(
+    {"c": {"type": "Source", "give": 4}, "l": "Learner", "e": "Evaluator", "f": "Evaluator"},
     ["c -> l", {"l.weights -> e": {"every": 2}}, {"l.weights -> f": {"every": 3}}],
 )
-NESTED = tree(
-    {"c": {"type": "Source", "give": 2}, "l": "Learner", "e": "Judge", "d": "Drain", "m": "Mirror",
-     "f": "Judge"},
+NESTED = toy_graph(
+    {"c": {"type": "Source", "give": 2}, "l": "Learner", "e": "Evaluator", "d": "Drain", "m": "StateRelay",
+     "f": "Evaluator"},
     ["c -> l", {"l.weights -> e": {"every": 2}}, "e -> d", {"l.weights -> m": {"every": 1}},
      {"m.mine -> f": {"every": 2}}],
 )  # fmt: skip
@@ -52,13 +52,17 @@ PAIRS = learning(
 JOINED = learning(
     {"d": "Source", "j": "Join"}, ["c -> j.left", "d -> j.right", "j -> l"]
 )  # fmt: skip
-LINKED = tree(
-    {"c": {"type": "Bucket", "replicas": 3}, "w": {"type": "Well", "replicas": 3}, "l": "Learner"},
+LINKED = toy_graph(
+    {
+        "c": {"type": "ServiceCaller", "replicas": 3},
+        "w": {"type": "CountingService", "replicas": 3},
+        "l": "Learner",
+    },
     ["c <-> w", "c -> l"],
 )
-COMPONENTS = learning({"x": "Source", "y": "Drain", "z": "Dice"}, ["c -> l", "x -> y, z"])
-TWO_LEARNERS = tree(
-    {"c": "Source", "k": "Learner", "l": "Learner", "f": "Follower", "e": "Judge"},
+COMPONENTS = learning({"x": "Source", "y": "Drain", "z": "RandomLogger"}, ["c -> l", "x -> y, z"])
+TWO_LEARNERS = toy_graph(
+    {"c": "Source", "k": "Learner", "l": "Learner", "f": "StateFollower", "e": "Evaluator"},
     ["c -> k, l, f", {"k.weights -> f.weights": {"lag": 1}}, {"l.weights -> e": {"every": 2}}],
 )
 WARM = learning(
@@ -69,74 +73,77 @@ WARM = learning(
         {"edges": ["c -> b -> l"], "rounds": 2},
     ],
 )
-NO_LEARNER = tree({"c": "Source", "r": "Relay", "d": "Dice"}, ["c -> r -> d"])
+NO_LEARNER = toy_graph({"c": "Source", "r": "Relay", "d": "RandomLogger"}, ["c -> r -> d"])
 
 GRAPHS = {
-    "basic": BASIC, "judged": JUDGED, "rates": RATES, "feedback": FEEDBACK,
-    "two judges": TWO_JUDGES, "nested": NESTED, "fan-in": FAN_IN, "dealt": DEALT, "pairs": PAIRS,
+    "basic": BASIC, "evaluated": EVALUATED, "rates": RATES, "feedback": FEEDBACK,
+    "two evaluators": TWO_EVALUATORS, "nested": NESTED, "fan-in": FAN_IN, "dealt": DEALT, "pairs": PAIRS,
     "joined": JOINED, "linked": LINKED, "components": COMPONENTS, "two learners": TWO_LEARNERS,
     "warm": WARM, "no learner": NO_LEARNER,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_graph_does_the_same_in_threads(name: str, tmp_path: Path) -> None:
-    same_everywhere(GRAPHS[name], tmp_path, "threads", rounds=9)
+def test_a_graph_has_equal_results_in_threads(name: str, tmp_path: Path) -> None:
+    compare_placements(GRAPHS[name], tmp_path, "threads", rounds=9)
 
 
 @pytest.mark.parametrize("name", [n for n in GRAPHS if n != "no learner"])
 @pytest.mark.parametrize("train_iters", [7, 12])
-def test_train_iters_cut_at_the_same_place(name: str, train_iters: int, tmp_path: Path) -> None:
-    facts = same_everywhere(GRAPHS[name], tmp_path, "threads", train_iters=train_iters)
+def test_a_limit_of_train_iterations_cuts_at_the_same_position(
+    name: str, train_iters: int, tmp_path: Path
+) -> None:
+    facts = compare_placements(GRAPHS[name], tmp_path, "threads", train_iters=train_iters)
     assert facts["train_iters"] == train_iters
 
 
 @pytest.mark.parametrize("name", [n for n in GRAPHS if n != "no learner"])
-def test_steps_cut_at_the_same_place(name: str, tmp_path: Path) -> None:
-    facts = same_everywhere(GRAPHS[name], tmp_path, "threads", steps=65)
+def test_a_limit_of_steps_cuts_at_the_same_position(name: str, tmp_path: Path) -> None:
+    facts = compare_placements(GRAPHS[name], tmp_path, "threads", steps=65)
     assert facts["env_steps"] >= 65
 
 
 # the first learner is paced itself, by the second
-PACED = tree(
-    {"c": {"type": "Source", "give": 2}, "l": "Learner", "e": "Judge", "a": "tests.sites.site_nodes:Student"},
+PACED = toy_graph(
+    {"c": {"type": "Source", "give": 2}, "l": "Learner", "e": "Evaluator",
+     "a": "tests.sites.site_nodes:TolerantLearner"},
     ["c -> l", {"l.weights -> e": {"every": 3}}, "e -> a"],
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("train_iters", [1, 2, 5])
-def test_a_paced_learners_iterations_cut_where_they_are_paced(
+def test_the_train_iterations_of_a_paced_learner_cut_at_the_same_position(
     train_iters: int, tmp_path: Path
 ) -> None:
-    facts = same_everywhere(PACED, tmp_path, "threads", "e=thread", train_iters=train_iters)
+    facts = compare_placements(PACED, tmp_path, "threads", "e=thread", train_iters=train_iters)
     assert len(facts["logs/l.log"]) == 1 + 3 * train_iters
     assert len(facts["logs/a.log"]) == 1 + train_iters
 
 
-VARYING = tree(
-    {"c": "tests.sites.site_nodes:Varying", "l": "Learner", "e": "Judge"},
+VARYING = toy_graph(
+    {"c": "tests.sites.site_nodes:VaryingSteps", "l": "Learner", "e": "Evaluator"},
     ["c -> l", {"l.weights -> c.weights": {"lag": 1}}, {"l.weights -> e": {"every": 1}}],
     warmup=[{"edges": ["c -> l"], "rounds": 2}],
 )
 
 
 @pytest.mark.parametrize("steps", [1, 7, 30, 61])
-def test_steps_that_only_counting_tells_cut_at_the_same_place(steps: int, tmp_path: Path) -> None:
-    facts = same_everywhere(VARYING, tmp_path, "threads", "c=thread", steps=steps)
+def test_steps_that_must_be_counted_cut_at_the_same_position(steps: int, tmp_path: Path) -> None:
+    facts = compare_placements(VARYING, tmp_path, "threads", "c=thread", steps=steps)
     assert facts["env_steps"] in range(steps, steps + 10)
 
 
 def with_lag(lag: int) -> dict[str, Any]:
-    """Both ways across, with a lag."""
-    return tree(
+    """Return a collector and a learner with a lag."""
+    return toy_graph(
         {"c": "Source", "l": "Learner"}, ["c -> l", {"l.weights -> c.weights": {"lag": lag}}]
     )
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2, 5])
 @pytest.mark.parametrize("placement", ["threads", "c=thread", "l=thread", "c=thread:x,l=thread:x"])
-def test_every_lag_sees_the_same_versions(lag: int, placement: str, tmp_path: Path) -> None:
-    facts = same_everywhere(with_lag(lag), tmp_path, placement, rounds=12)
+def test_every_lag_reads_the_same_versions(lag: int, placement: str, tmp_path: Path) -> None:
+    facts = compare_placements(with_lag(lag), tmp_path, placement, rounds=12)
     saw = [int(line.split()[-1]) for line in facts["logs/c.log"] if " saw " in line]
     assert saw == [max(r - lag, 0) for r in range(12)]
 
@@ -144,113 +151,117 @@ def test_every_lag_sees_the_same_versions(lag: int, placement: str, tmp_path: Pa
 # verdicts
 
 
-def mine(name: str) -> str:
-    """A type of this folder."""
+def site_node(name: str) -> str:
+    """Return the path of a class of `site_nodes`."""
     return f"tests.sites.site_nodes:{name}"
 
 
-JUDGES = {
-    "an evaluator": tree(
-        {"c": "Source", "l": "Learner", "e": {"type": "Judge", "goal": 6}},
+VERDICTS = {
+    "an evaluator": toy_graph(
+        {"c": "Source", "l": "Learner", "e": {"type": "Evaluator", "goal": 6}},
         ["c -> l", {"l.weights -> e": {"every": 2}}],
     ),
-    "one in the midst of a round": tree(
-        {"c": {"type": "Source", "give": 5}, "l": "Learner", "z": "Dice",
-         "e": {"type": "Judge", "goal": 7}},
+    "an evaluator within a round": toy_graph(
+        {"c": {"type": "Source", "give": 5}, "l": "Learner", "z": "RandomLogger",
+         "e": {"type": "Evaluator", "goal": 7}},
         ["c -> l, z", {"l.weights -> e": {"every": 1}}],
     ),
-    "the slower of two": tree(
-        {"c": {"type": "Source", "give": 4}, "l": "Learner", "e": {"type": "Judge", "goal": 21},
-         "f": {"type": "Judge", "goal": 10}},
+    "the slower of two": toy_graph(
+        {"c": {"type": "Source", "give": 4}, "l": "Learner", "e": {"type": "Evaluator", "goal": 21},
+         "f": {"type": "Evaluator", "goal": 10}},
         ["c -> l", {"l.weights -> e": {"every": 2}}, {"l.weights -> f": {"every": 5}}],
     ),
-    "two at one version": tree(
-        {"c": {"type": "Source", "give": 4}, "l": "Learner", "e": {"type": "Judge", "goal": 6},
-         "f": {"type": "Judge", "goal": 6}},
+    "two at one version": toy_graph(
+        {"c": {"type": "Source", "give": 4}, "l": "Learner", "e": {"type": "Evaluator", "goal": 6},
+         "f": {"type": "Evaluator", "goal": 6}},
         ["c -> l", {"l.weights -> e": {"every": 3}}, {"l.weights -> f": {"every": 2}}],
     ),
-    "one after an evaluator": tree(
-        {"c": "Source", "l": "Learner", "e": "Judge", "f": {"type": "Judge", "goal": 4}, "m": "Mirror",
+    "one after an evaluator": toy_graph(
+        {"c": "Source", "l": "Learner", "e": "Evaluator", "f": {"type": "Evaluator", "goal": 4}, "m": "StateRelay",
          "d": "Drain"},
         ["c -> l", {"l.weights -> e": {"every": 2}}, "e -> d", {"l.weights -> m": {"every": 1}},
          {"m.mine -> f": {"every": 2}}],
     ),
-    "the learner": tree(
-        {"c": {"type": "Source", "give": 3}, "l": {"type": "Learner", "stops_at": 7}, "e": "Judge", "d": "Drain"},
+    "the learner": toy_graph(
+        {"c": {"type": "Source", "give": 3}, "l": {"type": "Learner", "stops_at": 7}, "e": "Evaluator", "d": "Drain"},
         ["c -> l", {"l.weights -> e": {"every": 1}}, "e -> d"],
     ),
-    "the second learner": tree(
+    "the second learner": toy_graph(
         {"c": {"type": "Source", "give": 3}, "k": "Learner", "l": {"type": "Learner", "stops_at": 7},
-         "e": "Judge"},
+         "e": "Evaluator"},
         ["c -> k, l", {"k.weights -> e": {"every": 2}}],
     ),
-    "one in a stream, before the learner": tree(
-        {"c": {"type": "Source", "give": 3}, "k": {"type": mine("Critic"), "firing": 7}, "l": "Learner",
-         "e": "Judge"},
+    "one in a stream, before the learner": toy_graph(
+        {"c": {"type": "Source", "give": 3}, "k": {"type": site_node("VerdictGiver"), "firing": 7}, "l": "Learner",
+         "e": "Evaluator"},
         ["c -> k -> l", {"l.weights -> e": {"every": 2}}],
     ),
-    "one in a stream, after the learner": tree(
-        {"c": {"type": "Source", "give": 3}, "l": "Learner", "z": {"type": mine("Critic"), "firing": 4}},
+    "one in a stream, after the learner": toy_graph(
+        {"c": {"type": "Source", "give": 3}, "l": "Learner", "z": {"type": site_node("VerdictGiver"), "firing": 4}},
         ["c -> l, z", {"l.weights -> c.weights": {"lag": 1}}],
     ),
-    "a replica": tree(
+    "a replica": toy_graph(
         {"c": {"type": "Source", "give": 2, "replicas": 3},
-         "k": {"type": mine("Critic"), "replicas": 3, "firing": 5}, "l": "Learner"},
+         "k": {"type": site_node("VerdictGiver"), "replicas": 3, "firing": 5}, "l": "Learner"},
         ["c -> k -> l"],
     ),
-    "the learner's own student": tree(
-        {"c": {"type": "Source", "give": 3}, "l": "Learner", "e": "Judge", "s": mine("Student"),
-         "z": {"type": mine("Critic"), "firing": 3}},
+    "the learner's own student": toy_graph(
+        {"c": {"type": "Source", "give": 3}, "l": "Learner", "e": "Evaluator", "s": site_node("TolerantLearner"),
+         "z": {"type": site_node("VerdictGiver"), "firing": 3}},
         ["c -> l", {"l.weights -> e": {"every": 2}}, "e -> s, z"],
     ),
-    "the learner and, before it, one that it paces": tree(
+    "the learner and, before it, one that it paces": toy_graph(
         {"c": {"type": "Source", "give": 3}, "l": {"type": "Learner", "stops_at": 6},
-         "e": {"type": "Judge", "goal": 5}},
+         "e": {"type": "Evaluator", "goal": 5}},
         ["c -> l", {"l.weights -> e": {"every": 3}}],
     ),
-    "one in the warm-up": tree(
-        {"c": {"type": "Source", "give": 3}, "k": {"type": mine("Critic"), "firing": 4}, "l": "Learner"},
+    "one in the warm-up": toy_graph(
+        {"c": {"type": "Source", "give": 3}, "k": {"type": site_node("VerdictGiver"), "firing": 4}, "l": "Learner"},
         ["c -> k -> l"], warmup=[{"edges": ["c -> k"], "rounds": 5}],
     ),
-    "the learner in the warm-up": tree(
-        {"c": {"type": "Source", "give": 3}, "k": "Dice", "l": {"type": "Learner", "stops_at": 5},
-         "e": "Judge"},
+    "the learner in the warm-up": toy_graph(
+        {"c": {"type": "Source", "give": 3}, "k": "RandomLogger", "l": {"type": "Learner", "stops_at": 5},
+         "e": "Evaluator"},
         ["c -> l, k", {"l.weights -> e": {"every": 2}}],
         warmup=[{"edges": ["c -> l"], "rounds": 5}],
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("who", JUDGES)
+@pytest.mark.parametrize("source", VERDICTS)
 @pytest.mark.parametrize("limits", [{"rounds": 30}, {"train_iters": 6}])
-def test_a_verdict_cuts_at_the_same_place(who: str, limits: dict[str, int], tmp_path: Path) -> None:
-    facts = same_everywhere(JUDGES[who], tmp_path, "threads", "l=thread", "c=thread", **limits)
+def test_a_verdict_cuts_at_the_same_position(
+    source: str, limits: dict[str, int], tmp_path: Path
+) -> None:
+    facts = compare_placements(
+        VERDICTS[source], tmp_path, "threads", "l=thread", "c=thread", **limits
+    )
     if "rounds" in limits:
         assert facts["status"] == "solved"
 
 
-def test_a_round_may_hold_more_bytes_than_its_lanes(
+def test_a_round_may_have_more_bytes_than_its_channels_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Site x waits for b's token, which b's site gives after all those of a: they are more than x has room for."""
+    """Site x waits for b's token, which b's site sends after the tokens of a, for which x has too little room."""
     monkeypatch.setattr(
         SiteEdgeFactory, "_stream_limits", lambda self, edge: ChannelLimits(tokens=99, bytes=200)
     )
-    graph = tree(
+    graph = toy_graph(
         {"a": {"type": "Source", "give": 40}, "b": "Source", "c": "Drain", "d": "Drain"},
         ["a -> d", "b -> c"],
     )
-    same_everywhere(graph, tmp_path, "a=thread:s,b=thread:s,c=thread:x,d=thread:x", rounds=3)
+    compare_placements(graph, tmp_path, "a=thread:s,b=thread:s,c=thread:x,d=thread:x", rounds=3)
 
 
 @pytest.mark.parametrize("goal", [40, 80])
-def test_an_evaluation_does_not_hold_up_what_it_evaluates(goal: int, tmp_path: Path) -> None:
-    watcher = {"type": mine("Watcher"), "ahead": 50, "goal": goal}
-    graph = tree({"c": "Source", "l": mine("Racer"), "e": watcher}, ["c -> l"])
+def test_an_evaluation_does_not_block_its_learner(goal: int, tmp_path: Path) -> None:
+    watcher = {"type": site_node("WaitingEvaluator"), "ahead": 50, "goal": goal}
+    graph = toy_graph({"c": "Source", "l": site_node("ProgressLearner"), "e": watcher}, ["c -> l"])
     graph["edges"] += [{"l.weights -> c.weights": {"lag": 1}}, {"l.weights -> e": {"every": 40}}]
-    facts = ran(graph, "threads", tmp_path / "a", train_iters=200)
+    facts = run_graph(graph, "threads", tmp_path / "a", train_iters=200)
     assert facts["status"] == "solved"
     graph["nodes"]["e"]["ahead"] = 0
-    serial = ran(graph, "serial", tmp_path / "b", train_iters=200)
+    serial = run_graph(graph, "serial", tmp_path / "b", train_iters=200)
     assert facts["digest"] == serial["digest"]
     assert facts["metrics.jsonl"] == serial["metrics.jsonl"]

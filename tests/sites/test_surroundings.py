@@ -1,4 +1,4 @@
-"""A user's surroundings: environment, folder, locale. None of it reaches the bits."""
+"""Digests do not depend on environment variables, the folder or the locale."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.sites.poison import ROOT
+from tests.sites.perturbed_environment import ROOT
 
 GRAPH = "cartpole_ppo"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 SURROUNDINGS: Mapping[str, tuple[dict[str, str | None], list[str], str]] = {
-    # variables (None: not set), Python's own words, where it runs
+    # variables (None: not set), options of Python, the placement
     "more threads, another locale and time": (
         {
             **dict.fromkeys(THREADS, "2"),
@@ -27,7 +27,7 @@ SURROUNDINGS: Mapping[str, tuple[dict[str, str | None], list[str], str]] = {
         [],
         "threads",
     ),
-    "plain C, threads not said, no assertions": (
+    "the C locale, no thread variables, no assertions": (
         {**dict.fromkeys(THREADS), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONHASHSEED": "77"},
         ["-OO"],
         "processes",
@@ -38,7 +38,7 @@ SURROUNDINGS: Mapping[str, tuple[dict[str, str | None], list[str], str]] = {
 def digest(
     folder: Path, variables: Mapping[str, str | None], words: list[str], placement: str, graph: str
 ) -> str:
-    """What a run by the command line ends with."""
+    """Run a graph by the command line, and return its digest."""
     folder.mkdir()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     for name, value in variables.items():
@@ -61,7 +61,7 @@ def digest(
 
 
 @pytest.mark.slow
-def test_no_surroundings_reach_the_bits(tmp_path: Path) -> None:
+def test_the_digest_does_not_depend_on_the_environment(tmp_path: Path) -> None:
     usual = digest(tmp_path / "usual", {}, [], "serial", GRAPH)
     for name, (variables, words, placement) in SURROUNDINGS.items():
         found = digest(tmp_path / f"a folder, {name}", variables, words, placement, GRAPH)

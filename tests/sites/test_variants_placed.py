@@ -1,5 +1,4 @@
-"""What users make of the bundled graphs: other env managers, part-graphs, memory, schedules, normalisation, and where
-they put it. The same bits, files, films and curves in every placement."""
+"""Variants of the bundled graphs (env managers, part-graphs, memory, …) have equal results in every placement."""
 
 from __future__ import annotations
 
@@ -12,9 +11,15 @@ import pytest
 import flowrl
 from flowrl.runs.evaluation import evaluate_best_checkpoint
 from flowrl.runs.plot import plot_runs
-from tests.sites.bundled import SEED, SMALL, difference, inside, left
-from tests.sites.comparing import Facts
-from tests.sites.poison import poisoned_environment
+from tests.sites.bundled_cases import (
+    SEED,
+    SMALL,
+    collect_results,
+    describe_difference,
+    working_directory,
+)
+from tests.sites.perturbed_environment import perturbed_environment
+from tests.sites.run_comparison import Results
 
 NOVELTY = """
 nodes:
@@ -115,71 +120,73 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, int], str]] = 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's folder, and a poisoned environment."""
-    for name, value in poisoned_environment().items():
+    """Return the folder of a user's graph and module; child processes are perturbed."""
+    for name, value in perturbed_environment().items():
         monkeypatch.setenv(name, value)
     (tmp_path / "novelty.yaml").write_text(NOVELTY)
     (tmp_path / "mine.py").write_text(MINE)
     return tmp_path
 
 
-def ran(project: Path, name: str, placement: str, out: str, **sets: Any) -> Facts:
-    """A variant, run in a placement."""
+def run_variant(project: Path, name: str, placement: str, out: str, **sets: Any) -> Results:
+    """Run a variant in a placement, and return its results."""
     source, more, limits, _ = VARIANTS[name]
     if "\n" in source:
         (project / "g.yaml").write_text(source)
         source = str(project / "g.yaml")
     folder = project / out
     folder.mkdir()
-    with inside(folder):
+    with working_directory(folder):
         flowrl.load(source, {**more, "evaluator.stop_value": None, **sets}).run(
             placement=placement, seed=SEED, out=folder / "r", hash_tokens=True, **limits
         )
-    return left(folder / "r", folder)
+    return collect_results(folder / "r", folder)
 
 
 QUICK = "a policy that remembers", "a part-graph with nodes beside it, apart from all others"
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_threads_cannot_be_seen_in_what_users_make(name: str, project: Path) -> None:
-    serial = ran(project, name, "serial", "a")
+def test_a_variant_has_equal_results_in_threads(name: str, project: Path) -> None:
+    serial = run_variant(project, name, "serial", "a")
     assert (
-        difference(serial, ran(project, name, "threads", "b"), project / "a/r", project / "b/r")
+        describe_difference(
+            serial, run_variant(project, name, "threads", "b"), project / "a/r", project / "b/r"
+        )
         == ""
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
-def test_no_placement_can_be_seen_in_what_users_make(name: str, project: Path) -> None:
-    serial = ran(project, name, "serial", "a")
+def test_every_variant_has_equal_results_in_its_placement(name: str, project: Path) -> None:
+    serial = run_variant(project, name, "serial", "a")
     assert serial["metrics.jsonl"]
-    other = ran(project, name, VARIANTS[name][3], "b")
-    assert difference(serial, other, project / "a/r", project / "b/r") == ""
+    other = run_variant(project, name, VARIANTS[name][3], "b")
+    assert describe_difference(serial, other, project / "a/r", project / "b/r") == ""
 
 
-def test_envs_in_workers_give_what_envs_in_this_process_give(project: Path) -> None:
+def test_envs_in_workers_have_the_results_of_envs_in_this_process(project: Path) -> None:
     name = "envs in workers of a process"
-    workers = ran(project, name, "serial", "a")
-    here = ran(project, name, "threads", "b", **{"envs.type": "env_manager"})
-    for facts in (workers, here):
+    workers = run_variant(project, name, "serial", "a")
+    in_process = run_variant(project, name, "threads", "b", **{"envs.type": "env_manager"})
+    for facts in (workers, in_process):
         facts["logs/envs.log"] = facts["logs/envs.log"][1:]  # the first line is the type
-    assert difference(workers, here, project / "a/r", project / "b/r") == ""
+    assert describe_difference(workers, in_process, project / "a/r", project / "b/r") == ""
 
 
 @pytest.mark.slow
-def test_films_and_curves_of_a_run_are_the_same_wherever_it_ran(project: Path) -> None:
+def test_films_and_curves_are_equal_in_every_placement(project: Path) -> None:
     name = "envs called from another process"
     found = []
     for out, placement in (("a", "serial"), ("b", VARIANTS[name][3])):
-        ran(project, name, placement, out)
-        with inside(project / out):
-            told = evaluate_best_checkpoint(
+        run_variant(project, name, placement, out)
+        with working_directory(project / out):
+            evaluation = evaluate_best_checkpoint(
                 Path("r"), episodes=3, seed=5, video=Path("films")
             ).as_dict()
             plot_runs(["r"], "curve.png")
         made = sorted([*(project / out / "films").iterdir(), project / out / "curve.png"])
-        found.append((told, {path.name: path.read_bytes() for path in made}))
+        found.append((evaluation, {path.name: path.read_bytes() for path in made}))
     assert found[0] == found[1]
     assert len(found[0][1]) == 4

@@ -1,4 +1,4 @@
-"""Small nodes for tests of the engine: they tell what they saw in their log."""
+"""Small nodes for tests of the engine. They log the tokens and versions that they read."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TABLE = {"n": Column("int64")}
 
 
 def table(*numbers: int) -> Batch:
-    """A token whose rows are these numbers."""
+    """Return a token whose rows are these numbers."""
     return Batch({"n": np.array(numbers, np.int64)})
 
 
 def shown(token: Any) -> str:
-    """A token, or a list of tokens, as a log shows it."""
+    """Format a token, or a list of tokens, for a log."""
     if isinstance(token, list):
         return "[" + " | ".join(map(shown, token)) + "]"
     return ",".join(map(str, token["n"])) if isinstance(token, Batch) else str(token)
 
 
 class Source(Node):
-    """Token k of replica r is the number 100 r + k; one firing is `steps` env steps."""
+    """A collector. Token k of replica r is the number 100 r + k; one firing is `steps` env steps."""
 
     role = "collector"
     weights = StateIn("weights", optional=True)
@@ -41,7 +41,7 @@ class Source(Node):
     class Config(Config):
         give: int = param(1, "tokens in each firing", ge=1)
         steps: int = param(10, "env steps of a firing", ge=0)
-        mode: str = param("usual", "what it says of itself", phase=True)
+        mode: str = param("usual", "a word that it logs", phase=True)
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
@@ -65,7 +65,7 @@ class Source(Node):
 
 
 class Relay(Node):
-    """Hands its token on."""
+    """Passes its token on."""
 
     data = In("samples")
     out = Out("samples")
@@ -75,8 +75,8 @@ class Relay(Node):
         return data
 
 
-class Gear(Node):
-    """Takes some tokens and gives some: each the sum of those taken."""
+class RateChanger(Node):
+    """Takes some tokens and gives some tokens, each of which is the sum of the taken ones."""
 
     data = In("samples", rate="take")
     out = Out("samples", rate="give")
@@ -92,7 +92,7 @@ class Gear(Node):
 
 
 class Join(Node):
-    """Takes a token of each of two inputs."""
+    """Takes a token from each of two inputs."""
 
     left = In("samples")
     right = In("samples")
@@ -104,7 +104,7 @@ class Join(Node):
 
 
 class Split(Node):
-    """Two outputs, each with the token that came in."""
+    """Passes its token on to two outputs."""
 
     data = In("samples")
     left = Out("samples")
@@ -116,19 +116,19 @@ class Split(Node):
 
 
 class Drain(Node):
-    """Takes a token, and tells it and what was done for it."""
+    """Takes a token, and logs the token or its clock."""
 
     data = In(ANY)
 
     class Config(Config):
-        clock: bool = param(False, "tell the token's past instead of the token")
+        clock: bool = param(False, "log the clock's total instead of the token")
 
     def fire(self, data: Any) -> None:
         self.ctx.log(shown(data) if not self.config.clock else str(tuple(self.ctx.clock.total)))
 
 
 class Buffer(Node):
-    """Gives the number of what came in, `updates` times; priorities close the loop."""
+    """Gives its token `updates` times. Priorities close a feedback loop."""
 
     data = In("samples")
     priorities = In("priorities", rate="auto", optional=True, initial=lambda: "begin")
@@ -138,13 +138,15 @@ class Buffer(Node):
         updates: int = param(1, "batches for each token", ge=1)
 
     def fire(self, data: Batch, priorities: list[Any] | None) -> list[Batch]:
-        told = "" if priorities is None else f" after {shown(priorities)}"
-        self.ctx.log(f"{shown(data)}{told}{'' if self.ctx.is_consumed('batches') else ' unwanted'}")
+        after = "" if priorities is None else f" after {shown(priorities)}"
+        self.ctx.log(
+            f"{shown(data)}{after}{'' if self.ctx.is_consumed('batches') else ' unwanted'}"
+        )
         return [data] * self.config.updates if self.ctx.is_consumed("batches") else []
 
 
 class Learner(Node):
-    """Its weights depend on the order of what came; it counts how often they are copied."""
+    """A learner whose weights depend on the order of its tokens. It records which versions are copied."""
 
     role = "learner"
     data = In("samples")
@@ -171,8 +173,8 @@ class Learner(Node):
         return State({"sum": self.sum.copy()}, {"half": 0.5})
 
 
-class Judge(Node):
-    """Tells the version that it sees; its goal is a version."""
+class Evaluator(Node):
+    """An evaluator that logs the version that it reads. Its goal is a version."""
 
     role = "evaluator"
     weights = StateIn("weights")
@@ -194,8 +196,8 @@ class Judge(Node):
         return table(weights.version)
 
 
-class Follower(Node):
-    """A stream and a state come in: tells both."""
+class StateFollower(Node):
+    """Takes a stream and a state, and logs both."""
 
     data = In("samples")
     weights = StateIn("weights")
@@ -204,8 +206,8 @@ class Follower(Node):
         self.ctx.log(f"{shown(data)} saw {weights.version} ({weights.arrays['sum'][0]:g})")
 
 
-class Dice(Node):
-    """Tells random numbers of its own."""
+class RandomLogger(Node):
+    """Logs a random number for each token."""
 
     data = In("samples")
 
@@ -216,55 +218,55 @@ class Dice(Node):
         self.ctx.log(str(self.rng.integers(10**9)))
 
 
-class Well(Node):
-    """A service; tells in its log how often it was called."""
+class CountingService(Node):
+    """A service that returns how often it was called."""
 
-    water = Service("water", methods=("draw",))
-    made: list[int] = []  # for tests of closing: the instances that are open now
+    counter = Service("counter", methods=("next_number",))
+    open_ids: list[int] = []  # the ids of the instances that are not closed
 
     def setup(self) -> None:
-        self.drawn = 0
-        Well.made.append(id(self))
+        self.calls = 0
+        CountingService.open_ids.append(id(self))
 
-    def draw(self) -> int:
-        self.drawn += 1
-        return self.drawn
+    def next_number(self) -> int:
+        self.calls += 1
+        return self.calls
 
     def close(self) -> None:
-        Well.made.remove(id(self))
+        CountingService.open_ids.remove(id(self))
 
 
-class Hermit(Node):
-    """A service that nobody calls."""
+class UnusedService(Node):
+    """A service without clients."""
 
-    peace = Service("peace", methods=(), optional=True)
+    unused = Service("unused", methods=(), optional=True)
 
 
-class Bucket(Node):
-    """Calls the well; spills the third draw of a well, in the lives that its parameter lists."""
+class ServiceCaller(Node):
+    """A collector that calls a counting service, and fails in a third call after the listed numbers of restarts."""
 
     role = "collector"
-    water = Link("water")
+    counter = Link("counter")
     data = Out("samples")
 
     class Config(Config):
-        spills: list[int] = param([], "lives (restarts before them) whose third draw fails")
+        fails_after: list[int] = param([], "numbers of restarts after which the third call fails")
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         return Facts(outs={"data": TABLE}, env_steps=1)
 
     def fire(self) -> Batch:
-        drawn = self.water.draw()
+        number = self.counter.next_number()
         self.ctx.count(env_steps=1)
-        if self.ctx.restarts in self.config.spills and drawn == 3:
-            self.ctx.log("this does not count either")
-            raise RuntimeError(f"spilt draw {drawn}")
-        return table(drawn)
+        if self.ctx.restarts in self.config.fails_after and number == 3:
+            self.ctx.log("a line that is discarded")
+            raise RuntimeError(f"failed in call {number}")
+        return table(number)
 
 
-class Fails(Node):
-    """Fails, in the way and at the firing that its parameters say."""
+class FailingNode(Node):
+    """Fails when its parameters say so."""
 
     data = In("samples")
     out = Out("samples", optional=True)
@@ -291,19 +293,19 @@ class Fails(Node):
         return data
 
     def close(self) -> None:
-        Fails.closed.append(self.ctx.key)
+        FailingNode.closed.append(self.ctx.key)
         if self.config.closing:
             raise OSError("cannot be closed")
 
 
-class Liar(Node):
-    """Promises `n` and `x`, and gives what its parameter says."""
+class WrongColumns(Node):
+    """Declares the columns `n` and `x`, and gives the table that its parameter names."""
 
     data = In("samples")
     out = Out("samples")
 
     class Config(Config):
-        gives: str = param("truth", "what kind of lie")
+        gives: str = param("truth", "which result it gives")
 
     GIVES: Any = {
         "truth": {"n": np.arange(2), "x": np.zeros((2, 3), np.float32)},
@@ -321,15 +323,15 @@ class Liar(Node):
         return Batch(self.GIVES[self.config.gives]) if self.config.gives in self.GIVES else None
 
 
-class Uneven(Node):
-    """Two outputs, the second a list of two tokens; gives what its parameter says."""
+class TwoOutputs(Node):
+    """Declares two outputs, the second with two tokens, and gives the result that its parameter names."""
 
     data = In("samples")
     one = Out("samples")
     two = Out("samples", rate=2)
 
     class Config(Config):
-        gives: str = param("truth", "what kind of lie")
+        gives: str = param("truth", "which result it gives")
 
     def fire(self, data: Batch) -> Any:
         return {
@@ -342,15 +344,15 @@ class Uneven(Node):
         }[self.config.gives]
 
 
-class Broken(Learner):
-    """A learner that cannot tell its weights."""
+class LearnerWithoutState(Learner):
+    """A learner that fails to return its weights."""
 
     def state(self, port: str) -> State:
         raise LookupError("weights are lost")
 
 
-class Live(Learner):
-    """A learner that gives its weights away and then writes to them: versions must not change."""
+class SharedStateLearner(Learner):
+    """A learner that returns its weights without a copy, and then writes to them."""
 
     def fire(self, data: Batch) -> str:
         self.sum += 1.0
@@ -366,8 +368,8 @@ def double(data: Batch, *, times: int = 2) -> Batch:
     return data.replace(n=data["n"] * times)
 
 
-class Stubborn(Node):
-    """Declares a setting of phases, and does not take it."""
+class NotReconfigurable(Node):
+    """Declares a setting of phases, and does not define `reconfigure`."""
 
     data = Out("samples")
 
@@ -382,8 +384,8 @@ class Stubborn(Node):
         return table(0)
 
 
-class NoBeginning(Buffer):
-    """Its initial tokens cannot be made."""
+class BufferWithoutInitialTokens(Buffer):
+    """A buffer whose initial tokens cannot be made."""
 
     priorities = In("priorities", rate="auto", optional=True, initial=lambda: 1 // 0)
 
@@ -391,8 +393,8 @@ class NoBeginning(Buffer):
         return [data]
 
 
-class Tired(Node):
-    """Gives two tokens a firing, until it is tired."""
+class TooFewTokens(Node):
+    """Gives two tokens in each firing, and only one from the fourth firing on."""
 
     data = Out("samples", rate=2)
 
@@ -404,8 +406,8 @@ class Tired(Node):
         return [table(0)] * (2 if self.fired < 4 else 1)
 
 
-class Fickle(Node):
-    """Replicas whose columns differ after a while."""
+class ChangingColumns(Node):
+    """Gives another column in the third firing of replica 0."""
 
     data = Out("samples")
 
@@ -418,8 +420,8 @@ class Fickle(Node):
         return Batch({name: np.arange(2)})
 
 
-class Moody(Node):
-    """Its first life ends in the second firing."""
+class FailsOnce(Node):
+    """Fails in its second firing, unless it was restarted."""
 
     data = In("samples")
     out = Out("samples")
@@ -434,15 +436,15 @@ class Moody(Node):
         return data
 
 
-class Signaller(Node):
-    """Sends signals to its own process in one firing, and may wait for more for ever."""
+class SignalSender(Node):
+    """Sends signals to its own process in one firing, and may hang then."""
 
     data = In("samples")
 
     class Config(Config):
         firing: int = param(0, "the firing in which it sends")
         signals: list[str] = param([], "such as SIGINT")
-        hangs: bool = param(False, "do not come back from that firing")
+        hangs: bool = param(False, "do not return from that firing")
 
     def setup(self) -> None:
         self.fired = 0
@@ -457,8 +459,8 @@ class Signaller(Node):
                 threading.Event().wait()
 
 
-class Measure(Node):
-    """Tells numbers, some of which JSON does not know."""
+class OddMetrics(Node):
+    """Records metrics that JSON cannot represent."""
 
     data = In("samples")
 
@@ -466,8 +468,8 @@ class Measure(Node):
         self.ctx.metrics({"n": data["n"][0], "nan": float("nan"), "inf": -float("inf")})
 
 
-class Misnames(Node):
-    """Gives a metric a name that every row of metrics has."""
+class ReservedMetric(Node):
+    """Records a metric with the name of a column that every row has."""
 
     data = In("samples")
 
@@ -475,16 +477,16 @@ class Misnames(Node):
         self.ctx.metrics({"env_steps": 1.0})
 
 
-class Hopeless(Judge):
-    """Its evaluations end in nothing that is a number."""
+class NanEvaluator(Evaluator):
+    """An evaluator whose returns are not numbers."""
 
     def fire(self, weights: State) -> Batch:
         self.ctx.metrics({"return_mean": float("nan")})
         return table(0)
 
 
-class Hoarder(Node):
-    """Keeps a large state after each firing, for disks to be full."""
+class LargeCheckpoints(Node):
+    """An evaluator that saves a large checkpoint in each firing, to fill disks."""
 
     role = "evaluator"
     weights = StateIn("weights")
@@ -494,14 +496,14 @@ class Hoarder(Node):
         self.ctx.save_checkpoint("best", State({"large": np.zeros(1 << 18)}), eval_return=1.0)
 
 
-class Plain(Judge):
-    """Looks at weights, and is no evaluator."""
+class PacedReader(Evaluator):
+    """Reads weights like an evaluator, without that role."""
 
     role = ""
 
 
-class Mirror(Node):
-    """Follows a state, and is one."""
+class StateRelay(Node):
+    """Reads a state, and provides one."""
 
     weights = StateIn("weights")
     mine = StateOut("weights", optional=True)

@@ -1,4 +1,4 @@
-"""Small node types that need neither torch nor gymnasium; graphs name them `toys:Class`."""
+"""Small node types for tests of the graph format and of `check`. Graphs name them `toys:Class`; they do not fire."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ OBS = {"obs": Column("float32", (4,)), "action": Column("int64")}
 
 
 class Greedy(Part):
-    """A policy that gives what it is told to give."""
+    """A policy whose columns are parameters."""
 
     kind = "policy"
 
     class Config(BaseConfig):
         lr: float = param(0.1, "learning rate", gt=0)
-        gives: list[str] = param([], "columns beside obs and action")
+        gives: list[str] = param([], "columns in addition to obs and action")
         needs: list[str] = param([], "columns that learning needs")
         shape: int = param(4, "width of obs", ge=1)
         dtype: str = param("float32", "of obs")
@@ -35,8 +35,8 @@ class Random(Part):
     kind = "policy"
 
 
-class Mesh(Part):
-    """A part of another kind."""
+class NetModel(Part):
+    """A part of the kind `model`."""
 
     kind = "model"
 
@@ -55,7 +55,7 @@ class Envs(Node):
         return Facts(service={**OBS, "obs": Column("float32", (config.shape,))})
 
 
-class Oracle(Envs):
+class StatelessEnvs(Envs):
     """The same service without state."""
 
     serve = Service("envs", ("step",), stateful=False)
@@ -69,7 +69,7 @@ class Relay(Node):
 
 
 class Collector(Node):
-    """Rows of what its policy gives."""
+    """Gives rows with the columns of its env and its policy."""
 
     role = "collector"
     envs: Any = Link("envs")
@@ -126,7 +126,7 @@ class Buffer(Node):
 
 
 class Learner(Node):
-    """Needs what its policy needs."""
+    """Needs the columns that its policy needs."""
 
     role = "learner"
     data = In("samples")
@@ -154,7 +154,7 @@ class Learner(Node):
 
 
 class Evaluator(Node):
-    """Nothing but state drives it."""
+    """Takes no stream, and is driven by a state only."""
 
     role = "evaluator"
     weights = StateIn("weights")
@@ -166,7 +166,7 @@ class Evaluator(Node):
 
 
 class Source(Node):
-    """Tokens from nowhere."""
+    """Has no input."""
 
     out = Out("samples", rate="rate")
 
@@ -183,7 +183,7 @@ class Source(Node):
 
 
 class Pipe(Node):
-    """Takes some tokens, gives some."""
+    """Takes and gives tokens at the rates of its parameters."""
 
     data = In("samples", rate="takes")
     out = Out("samples", rate="gives")
@@ -197,7 +197,7 @@ class Pipe(Node):
 
 
 class Loop(Node):
-    """A pipe whose second input begins with tokens."""
+    """Has a second input with initial tokens."""
 
     data = In("samples")
     back = In("samples", initial=lambda: None)
@@ -220,7 +220,7 @@ class Sink(Node):
 
 
 class AutoSink(Node):
-    """Takes what comes in a round at once."""
+    """Takes all tokens of a round in one firing."""
 
     data = In("samples", rate=AUTO)
 
@@ -229,7 +229,7 @@ class AutoSink(Node):
 
 
 class AutoSource(Node):
-    """Gives what a round takes at once."""
+    """Gives all tokens of a round in one firing."""
 
     out = Out("samples", rate=AUTO)
 
@@ -258,8 +258,8 @@ class Fork(Node):
         raise NotImplementedError
 
 
-class Broken(Node):
-    """Its own code is wrong."""
+class RaisingDescribe(Node):
+    """Raises an error in `describe`."""
 
     out = Out("samples")
 
@@ -271,18 +271,18 @@ class Broken(Node):
         raise NotImplementedError
 
 
-class Mute(Node):
-    """Has a stream and never fires."""
+class WithoutFire(Node):
+    """Has a stream input, and does not define `fire`."""
 
     data = In("samples")
 
 
-class Restless(Source):
-    """Says of itself that runs may differ."""
+class NondeterministicSource(Source):
+    """States that runs may differ."""
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        return Facts(outs={"out": {}}, nondeterministic="asks the clock")
+        return Facts(outs={"out": {}}, nondeterministic="reads the clock")
 
 
 class Typed(Node):
@@ -299,8 +299,8 @@ class Typed(Node):
         must: int = param(..., "must be given")
 
 
-class Picky(Node):
-    """Its parameters are checked together, and its part may be missing."""
+class ValidatedNode(Node):
+    """Validates its parameters together, and has an optional part."""
 
     data = In(ANY)
 
@@ -321,8 +321,8 @@ class Picky(Node):
         raise NotImplementedError
 
 
-class Desk(Node):
-    """Inputs of two types."""
+class TwoTypedInputs(Node):
+    """Has inputs of two types."""
 
     data = In("samples")
     scores = In("scores")
@@ -331,8 +331,8 @@ class Desk(Node):
         raise NotImplementedError
 
 
-class Vague(Source):
-    """Describes itself in the wrong words."""
+class WrongFacts(Source):
+    """Returns a dict from `describe`."""
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Any:
@@ -341,7 +341,7 @@ class Vague(Source):
 
 @as_node
 def tally(data: Batch) -> int:
-    """Not a table."""
+    """Return a number, which is not a table."""
     return len(data)
 
 
@@ -353,7 +353,7 @@ def clip(data: Batch, *, low: float = -1.0, high: float = 1.0) -> Batch:
 
 @as_node
 def watch(data: Batch, more: Batch | None = None) -> None:
-    """Look, and give nothing."""
+    """Take tables, and give no output."""
 
 
 NOT_A_NODE = 3

@@ -1,4 +1,4 @@
-"""Nodes that care how their process was started."""
+"""Nodes that report how their process was started."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import In
 
 
-class Loads(Node):
-    """Says which of these modules its process has loaded, and that it needs some."""
+class ModuleReporter(Node):
+    """Declares modules that it needs, and logs which modules its process has loaded."""
 
     data = In("samples")
 
     class Config(Config):
-        loads: list[str] = param([], "modules that it says it needs")
-        looks_for: list[str] = param([], "modules that it looks for")
+        loads: list[str] = param([], "modules that it declares to need")
+        looks_for: list[str] = param([], "modules that it logs if they are loaded")
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
@@ -29,10 +29,10 @@ class Loads(Node):
         self.ctx.log(f"loaded: {', '.join(found) or 'none of them'}")
 
     def fire(self, data: Batch) -> None:
-        """Nothing more."""
+        """Do nothing."""
 
 
-class Prints(Node):
+class PrintingNode(Node):
     """Prints, and reads from standard input."""
 
     data = In("samples")

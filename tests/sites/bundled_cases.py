@@ -1,4 +1,4 @@
-"""The bundled graphs, cut down so that a run takes a second; where they run, and all that must be equal then."""
+"""Short runs of the bundled graphs: the cases, how they are run, and the results that must be equal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowrl.api import FlowGraph
 from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.token_diff import diff_tokens
 from tests.graphs.test_bundled_graphs import SHORT
-from tests.sites.comparing import Facts, facts_of
+from tests.sites.run_comparison import Results, read_results
 
 Cut = Literal["iters", "steps", "verdict"]
 CUTS: tuple[Cut, ...] = ("iters", "steps", "verdict")
@@ -43,7 +43,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
         "policy.epochs": 1,
     },
 }
-REACHED = {  # returns that a policy reaches that has hardly learned, but not at once everywhere
+EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     "acrobot_ppo": -100,
     "crazyclimber_ppo": 0,
     "hopper_ppo": 0,
@@ -52,12 +52,12 @@ REACHED = {  # returns that a policy reaches that has hardly learned, but not at
     "mountaincar_dqn": -200,
     "pendulum_ppo": -1800,
 }
-NEVER = 1e9
+UNREACHABLE_RETURN = 1e9
 
 
 @dataclass(frozen=True)
 class Case:
-    """A bundled graph, what of it differs, and where it ends."""
+    """A bundled graph with some settings, and the kind of its cut."""
 
     graph: str
     cut: Cut
@@ -69,78 +69,77 @@ class Case:
 
     @property
     def is_off_policy(self) -> bool:
-        """Whether older weights may have made the data."""
+        """Whether the algorithm may learn from data of older weights."""
         return "dqn" in self.graph
 
     @property
     def sets(self) -> dict[str, Any]:
-        """What differs from the bundled graph."""
-        sets = {**SMALL[self.graph], "evaluator.stop_value": NEVER}
-        if self.cut == "verdict":  # not in the first rounds: others shall be ahead by then
-            sets["evaluator.stop_value"] = REACHED.get(self.graph, 9.0)
+        """The settings that differ from the bundled graph."""
+        sets = {**SMALL[self.graph], "evaluator.stop_value": UNREACHABLE_RETURN}
+        if self.cut == "verdict":  # later than the first rounds, so that sites are ahead
+            sets["evaluator.stop_value"] = EASY_RETURNS.get(self.graph, 9.0)
             sets["evaluator.weights.every"] = 30 if self.is_off_policy else 3
         return {**sets, "collector.replicas": self.replicas, "collector.weights.lag": self.lag}
 
     @property
     def limits(self) -> dict[str, int]:
-        """Where it ends at the latest."""
+        """The limits of the run."""
         if self.cut == "iters":
             return {"train_iters": 30 if self.is_off_policy else 3}
         graph = flowrl.load(self.graph, self.sets).check().graph
-        a_round = graph.nodes["collector"].config.n_sample * self.replicas
+        round_steps = graph.nodes["collector"].config.n_sample * self.replicas
         if self.cut == "verdict":
-            return {"steps": a_round * 40 + 5000}
+            return {"steps": round_steps * 40 + 5000}
         warmup = max((phase.steps or 0 for phase in graph.phases), default=0)
-        return {"steps": warmup + 3 * a_round + 1}
+        return {"steps": warmup + 3 * round_steps + 1}
 
     @property
     def flow(self) -> FlowGraph:
-        """The graph."""
         return flowrl.load(self.graph, self.sets)
 
-    def words(self) -> list[str]:
-        """The same for the command line."""
+    def arguments(self) -> list[str]:
+        """Return the arguments of `flowrl run`."""
         words = [self.graph, f"--seed={SEED}"]
         words += [f"--set={key}={flow_text(value)}" for key, value in self.sets.items()]
         return words + [f"--{k.replace('_', '-')}={v}" for k, v in self.limits.items()]
 
 
-def cases(graph: str) -> Iterator[Case]:
-    """Every cut, with one collector and three, and where the policy allows with lags."""
+def cases_of(graph: str) -> Iterator[Case]:
+    """Yield cases with every cut, one and three collectors, and lags if the algorithm allows them."""
     lags = (0, 1, 2) if "dqn" in graph else (0,)
     for replicas, lag, cut in product((1, 3), lags, CUTS):
         yield Case(graph, cut, replicas, lag)
 
 
-def why_not(graph: str) -> str:
-    """Why a graph cannot be compared here, or nothing."""
+def why_not_comparable(graph: str) -> str:
+    """Return why the runs of a graph cannot be compared on this machine; empty if they can."""
     found = flowrl.load(graph).check()
     for problem in found.problems:
         return f"{problem.what}; {problem.hint}"
     return "" if found.deterministic else f"it is not deterministic: {found.reasons[0]}"
 
 
-def mixed(graph: str) -> str:
-    """Nodes in turn in processes, threads, and where the run was started; services go along, but one."""
+def mixed_placement(graph: str) -> str:
+    """Return a placement with nodes in processes, in threads and in the main site in turn."""
     nodes = flowrl.load(graph).check().graph.nodes
     fire = [n for n, spec in nodes.items() if spec.fires]
     places = zip(fire, cycle(["process", "thread", "main"]))
     return ",".join(f"{node}={place}" for node, place in places)
 
 
-def ran(case: Case, placement: str, folder: Path) -> Facts:
-    """Run it in this process's name, with whatever global states; all that is left of it."""
-    named = mixed(case.graph) if placement == "mixed" else placement
+def run_case(case: Case, placement: str, folder: Path) -> Results:
+    """Run a case with random global states, and return its results."""
+    named = mixed_placement(case.graph) if placement == "mixed" else placement
     folder.mkdir(parents=True)
     np.random.seed(random.SystemRandom().randrange(2**32))
-    with inside(folder):
+    with working_directory(folder):
         case.flow.run(placement=named, seed=SEED, out=folder / "r", hash_tokens=True, **case.limits)
-    return left(folder / "r", folder)
+    return collect_results(folder / "r", folder)
 
 
 @contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    """Work in a folder: what a graph writes, it writes there."""
+def working_directory(folder: Path) -> Iterator[None]:
+    """Work in a folder, so that nodes write their files into it."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -149,17 +148,17 @@ def inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def left(out: Path, *places: Path) -> Facts:
-    """All that must be equal: what the run's folder holds but times, and the files that nodes wrote."""
-    facts = facts_of(out)
+def collect_results(out: Path, *places: Path) -> Results:
+    """Return all results that must be equal: the run's folder without times, and the files that nodes wrote."""
+    facts = read_results(out)
     facts["tokens.bin"] = (out / "tokens.bin").read_bytes()
     for place in places:
         facts |= {f.name: f.read_bytes() for f in sorted(place.glob("*.npz"))}
     return facts
 
 
-def difference(serial: Facts, other: Facts, a: Path, b: Path) -> str:
-    """What differs first, or nothing."""
+def describe_difference(serial: Results, other: Results, a: Path, b: Path) -> str:
+    """Describe the first difference of two results; empty if they are equal."""
     keys = [key for key in {**serial, **other} if serial.get(key) != other.get(key)]
     if not keys:
         return ""

@@ -1,4 +1,4 @@
-"""A module that starts a thread as it is loaded, as some libraries do."""
+"""A module that starts a thread when it is imported, as some libraries do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running graphs of toy nodes: what the engine told, line by line."""
+"""Runs graphs of toy nodes in this thread, and returns the lines that the nodes logged."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from flowrl.runtime.serial_executor import SerialExecutor
 
 
 class Trace:
-    """A sink that remembers: `lines` are the nodes' logs, in the order of the program."""
+    """A record sink. `lines` are the lines of the nodes' logs, in the order of the program."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.others: list[tuple[str, Record]] = []
+        self.other_records: list[tuple[str, Record]] = []
 
     def record(self, source: RecordSource, record: Record) -> None:
         if isinstance(record, MetricsRecord | CheckpointRecord | VerdictRecord):
-            self.others.append((source.key, record))
+            self.other_records.append((source.key, record))
         else:
             self.lines.append(f"{source.key}: {record}")
 
-    def of(self, key: str) -> list[str]:
-        """What one node told."""
+    def lines_of(self, key: str) -> list[str]:
+        """Return the lines of one instance, without its name."""
         return [line.partition(": ")[2] for line in self.lines if line.partition(": ")[0] == key]
 
 
-def tree(nodes: Mapping[str, Any], edges: Sequence[Any], **more: Any) -> dict[str, Any]:
-    """A graph whose node types are toys."""
+def toy_graph(nodes: Mapping[str, Any], edges: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """Return the data of a graph whose node types are classes of `toy_nodes`."""
     whole = {
         name: {"type": _type(node)}
         if isinstance(node, str)
@@ -47,10 +47,10 @@ def _type(name: str) -> str:
     return name if ":" in name else f"tests.toys.toy_nodes:{name}"
 
 
-def engine_of(
+def make_executor(
     graph: Mapping[str, Any], seed: int = 0, **limits: Any
 ) -> tuple[SerialExecutor, Trace]:
-    """An engine for a sound graph, and its trace."""
+    """Return a serial executor of a sound graph, and its trace."""
     trace = Trace()
     checked = check(load_data(graph)).require_sound()
     return SerialExecutor(checked, trace, seed, Limits(**limits)), trace
@@ -59,14 +59,14 @@ def engine_of(
 def run(
     graph: Mapping[str, Any], seed: int = 0, **limits: Any
 ) -> tuple[SerialExecutor, Trace, Cut]:
-    """The same, run to its cut and closed."""
-    executor, trace = engine_of(graph, seed, **limits)
+    """Run a graph to its cut and close it. Return the executor, the trace and the cut."""
+    executor, trace = make_executor(graph, seed, **limits)
     try:
         return executor, trace, executor.run()
     finally:
         executor.close()
 
 
-def lines(graph: Mapping[str, Any], seed: int = 0, **limits: Any) -> list[str]:
-    """What the nodes told until the cut."""
+def logged_lines(graph: Mapping[str, Any], seed: int = 0, **limits: Any) -> list[str]:
+    """Return the lines that the nodes logged until the cut."""
     return run(graph, seed, **limits)[1].lines
