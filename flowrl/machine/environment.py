@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def environment(folder: Path) -> dict[str, Any]:
     }
 
 
+@cache  # a package's description is a long text, which is parsed to find this
 def version_of(package: str) -> str | None:
     """Return the installed version of a package, or None."""
     try:
@@ -69,6 +71,9 @@ def git_state(folder: Path) -> dict[str, Any] | None:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
+    folder = folder.resolve()
+    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+        return None  # most projects: no process needs to be started to find out
     commit = git("rev-parse", "HEAD")
     if commit is None:
         return None
