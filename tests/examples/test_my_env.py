@@ -54,7 +54,7 @@ def test_the_graph_solves_the_env(tmp_path: Path) -> None:
         (
             "{id: 'json:JSONDecoder', kwargs: null}",
             "2:7",
-            "'json:JSONDecoder' returns a JSONDecoder, which has no 'observation_space'; an ",
+            "'json:JSONDecoder' belongs to Python's standard library; name a class or ",
         ),
         ("{id: 'corridor:Corridor', kwargs: {size: 3}}", "2:1", "the env cannot be made: TypeE"),
     ],
