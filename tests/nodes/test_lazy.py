@@ -39,5 +39,5 @@ def test_products_do_not_depend_on_the_alignment_of_an_array(offset: int) -> Non
 def test_an_aligned_array_is_not_copied() -> None:
     even = with_offset(np.ones((5, 4), np.float32), 0)
     assert tensor(even).data_ptr() == even.ctypes.data
-    numbers = with_offset(np.arange(9), 8)  # of whole numbers there are no products
+    numbers = with_offset(np.arange(9), 8)  # matrix products are of real numbers only
     assert tensor(numbers).data_ptr() == numbers.ctypes.data

@@ -23,7 +23,9 @@ GAMMA = 0.5
 # The states come in turns: V(0) = 1 + gamma V(1), and V(1) = 2 + gamma V(0) unless it is the end.
 ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]
 ENDING = [1 + 2 * GAMMA, 2.0]
-TABLE: dict[str, Any] = {"hidden": []}  # states are one-hot: without hidden layers it is a table
+TABLE: dict[str, Any] = {
+    "hidden": []
+}  # states are one-hot, so without hidden layers the network is a table
 
 
 def envs_of(cls: str, count: int = 4, **kwargs: Any) -> SerialEnvManager:
@@ -99,7 +101,7 @@ def test_ppo_learns_to_aim_a_real_valued_action() -> None:
         played = play_episodes(envs_of("HalvingEnv", count=10), greedy, 200)
         return -float(np.mean([episode.total for episode in played]))
 
-    before = error()  # it stands still at 0, and is a quarter off
+    before = error()  # the action is 0 at first, so the error is a quarter
     for _ in range(120):
         learner.train(collector.fire(learner.state()))
     assert before == pytest.approx(0.25, abs=0.05)

@@ -44,9 +44,8 @@ COLLECTORS: dict[str, Callable[..., Any]] = {
     "episodes": lambda **given: EpisodeCollector(n_episode=32, **given),
     "episodes, as ready": lambda **given: EpisodeCollector(n_episode=32, stepping="ready", **given),
 }
-CUTS: dict[
-    str, dict[str, Any]
-] = {  # ways to end an episode of AlternatingEnv after two steps, beside its own
+# Ways to end an episode of AlternatingEnv after two steps, beside its own.
+CUTS: dict[str, dict[str, Any]] = {
     "max_episode_steps": {"kwargs": {"ends": "never"}, "max_episode_steps": 2},
     "a wrapper": {"kwargs": {"ends": "never"}, "wrappers": (TimeLimit(steps=2),)},
 }
@@ -189,8 +188,8 @@ def test_learned_values_equal_those_of_the_problem(collector: str, learner: str,
 def test_learned_values_of_recurrent_policies_equal_those_of_the_problem(
     collector: str, learner: str, ends: str
 ) -> None:
-    # After a cut its value follows from more memory than any episode gives: half of the envs go on,
-    # so that it is learned what such memory is worth.
+    # The value after a truncation depends on more memory than any episode has. Half of the envs continue,
+    # so that the value of such memory is learned.
     each = [{"ends": ends}, {"ends": "never" if ends == "cut" else ends}]
     found = RECURRENT_LEARNERS[learner](COLLECTORS[collector], envs_of(each=each))
     np.testing.assert_allclose(found, VALUES[ends], atol=0.12)

@@ -174,7 +174,7 @@ class RenderedEnv(CountingEnv):
     """Renders the seed's last byte in red, the step in green, and the last action in blue."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
-    rendered = 0  # frames of all of these envs
+    rendered = 0  # the number of frames that all envs have rendered
 
     def __init__(self, render_mode: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

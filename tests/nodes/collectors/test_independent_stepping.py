@@ -59,7 +59,7 @@ def toy(envs: Any) -> Policy:
 
 
 def learned(policy: Policy, seed: int) -> State:
-    if isinstance(policy, Random | StepCountingPolicy):  # there is nothing that could learn
+    if isinstance(policy, Random | StepCountingPolicy):  # it has no learn mode
         return State({})
     return State(policy.learn_mode(seed).weights(), {"epsilon": 0.3, "lr": 1e-3})
 
@@ -125,7 +125,7 @@ def test_the_policy_always_gets_the_observations_of_all_envs() -> None:
     node.mode.forward = lambda obs: shown.append(len(obs)) or forward(obs)
     node.fire(weights(0))
     assert set(shown) == {4}
-    assert len(shown) > 5  # some went ahead
+    assert len(shown) > 5  # some envs were ahead of others
 
 
 class DrawsForNewEpisodes:

@@ -239,7 +239,7 @@ def test_steps_received_early_are_kept_for_a_receive_by_id() -> None:
     whole = JoinedManagers([near, far])
     whole.reset()
     whole.send(np.arange(3), np.zeros(3))
-    assert whole.recv()[0].tolist() == [0]  # the other has been asked, and has not answered
+    assert whole.recv()[0].tolist() == [0]  # the other manager has not answered yet
     with pytest.raises(ValueError, match="not all pending envs of their managers; name all"):
         whole.recv(np.array([2]))
     whole.send(np.array([0, 1, 2]), np.zeros(3))

@@ -122,7 +122,7 @@ def test_no_row_is_lost_or_changed_by_the_size_of_tokens(
     assert sorted(got) == sorted(by_time[: sum(amounts)])
     for token in tokens:
         places = [rows[k] for k in step_keys(token)]
-        assert places == sorted(places)  # env by env, in the order of time
+        assert places == sorted(places)  # sorted by env and then by time
         for name in set(token) - {"last", "logp"}:
             assert np.array_equal(token[name], once[name][places])
 

@@ -37,7 +37,7 @@ def test_the_rows_of_halves_equal_those_of_together() -> None:
     ]
     for _ in range(5):
         together, halves = (node.fire(weights(1)) for node in both)
-        for name in set(together) - {"logp"}:  # it counts calls of the policy
+        for name in set(together) - {"logp"}:  # it counts the calls of the policy
             assert np.array_equal(together[name], halves[name])
 
 
@@ -80,7 +80,7 @@ def test_with_ready_every_step_is_returned_once_and_in_order(
     for token in tokens:
         assert steps_of(token) == sorted(steps_of(token))
     waiting = int(node.pending_steps.counts.sum())
-    assert envs.steps == len(given) + waiting  # none is lost
+    assert envs.steps == len(given) + waiting  # no step is lost
     assert waiting < len(lengths) * (nstep + 1)
 
 
@@ -89,7 +89,7 @@ def test_a_call_of_the_policy_waits_for_least_envs() -> None:
     node = collector(envs, n_sample=60, stepping="ready", least=4)
     node.fire(weights(0))
     assert min(envs.served) >= 4
-    assert len(set(envs.served)) > 1  # and takes more where more are ready
+    assert len(set(envs.served)) > 1  # more than `least` if more are ready
 
 
 @settings(max_examples=80, deadline=None)
@@ -108,7 +108,7 @@ def test_steps_of_failed_episodes_are_in_no_later_token(
     real = {e: k for e, k in fails.items() if k <= lengths[e[0]][e[1] % len(lengths[e[0]])]}
     for token in tokens:
         for k, (env, episode, t) in enumerate(steps_of(token)):
-            # a row is whole: its window lies in steps that happened
+            # the window of a row lies within the steps of its episode
             lasts = lengths[int(env)][int(episode) % len(lengths[int(env)])]
             lived = real.get((int(env), int(episode)), lasts + 1)
             window = min(nstep, lasts - t)
@@ -137,7 +137,7 @@ def test_dropped_steps_are_counted() -> None:
 def test_a_failed_episode_does_not_count() -> None:
     node = collector(ScriptedEnvs([[4], [4]], fails={(1, 0): 4}), n_sample=12)
     node.fire(weights(0))
-    assert node.ctx.take_count().episodes == 3  # of env 0 two, of env 1 the second
+    assert node.ctx.take_count().episodes == 3  # two of env 0, and the second of env 1
 
 
 def test_a_reset_receives_pending_steps_first() -> None:

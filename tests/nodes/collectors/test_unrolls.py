@@ -44,7 +44,7 @@ def test_a_row_is_an_unroll_with_the_described_columns() -> None:
     assert facts.rows == {"data": 2} == {"data": len(batch)}
     assert facts.env_steps == 8 == node.ctx.take_count().env_steps
     assert batch["obs"].shape == (2, 4, 3)
-    assert batch["memory"].shape == (2, 1)  # as it was at the unroll's first step
+    assert batch["memory"].shape == (2, 1)  # at the first step of each unroll
 
 
 def test_unrolls_continue_across_the_ends_of_episodes() -> None:
@@ -73,7 +73,7 @@ def test_burn_in_repeats_the_end_of_the_previous_unroll() -> None:
         [6, 7, 8, 9, 10],
     ]
     assert [t["memory"][0, 0] for t in tokens] == [0, 3, 6]
-    assert node.ctx.take_count().env_steps == 9  # the new ones
+    assert node.ctx.take_count().env_steps == 9  # new steps only
 
 
 def test_nstep_windows_reach_beyond_an_unroll() -> None:

@@ -44,7 +44,7 @@ def test_the_interval_contains_the_true_value_about_as_often_as_its_confidence()
     for _ in range(200):
         low, high = confidence_interval(rng.normal(5.0, 1.0, 40), rng)
         held += low <= 5.0 <= high
-    assert 178 <= held <= 199  # 95 % of 200, and some room for chance and small samples
+    assert 178 <= held <= 199  # 95 % of 200, with a margin for chance and small samples
 
 
 def test_the_interval_of_equal_returns_is_a_point() -> None:

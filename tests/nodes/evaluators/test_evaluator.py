@@ -91,7 +91,7 @@ def test_the_limit_of_steps_is_for_each_episode() -> None:
 
 
 def test_the_mean_of_many_episodes_is_the_true_mean_of_the_env() -> None:
-    # half return 1, half return 40: were those taken that end first, it would be near 1
+    # half of the episodes return 1, half 40; the mean of those that end first would be near 1
     node = evaluator(env("TwoLengthEnv"), episodes=400, envs=40)
     assert node.eval(weights(0)).return_mean == pytest.approx(20.5, abs=3.5)
 
@@ -134,7 +134,7 @@ def test_metrics_equal_hand_worked_numbers() -> None:
         "return_max": 9.0,
         "return_median": 2.0,
         "length_mean": 30.0,
-        "return_iqm": 4.0,  # of three, a quarter is none
+        "return_iqm": 4.0,  # a quarter of three episodes is none
         "return_per_step": 12 / 90,
         "length_min": 10.0,
         "length_max": 60.0,
@@ -211,7 +211,10 @@ def test_each_confirmation_plays_new_episodes() -> None:
     node = evaluator(env(length=1, ends="final"), episodes=3, stop_value=1.0)
     node.eval(weights(0)), node.eval(weights(0))
     for one in node.envs.local_envs.envs:
-        fixed, fresh = one.seeds[::4], one.seeds[2::4]  # quota of 1: begun twice in each play
+        fixed, fresh = (
+            one.seeds[::4],
+            one.seeds[2::4],
+        )  # with a quota of 1, each evaluation begins two episodes
         assert len(set(fixed)) == 1
         assert len(set(fresh)) == 2
         assert not set(fixed) & set(fresh)
@@ -223,7 +226,7 @@ def test_consumed_steps_are_output_as_rows() -> None:
     known = Surroundings({}, {}, frozenset({"data"}))
     assert Evaluator.describe(node.config, known).outs["data"] == dict(batch.schema)
     assert batch["obs"][:, 1].tolist() == [0, 1, 2] * 3
-    assert batch["reward"].tolist() == [2.0, 3.5, 3.0] * 3  # gamma 1/2, two rewards
+    assert batch["reward"].tolist() == [2.0, 3.5, 3.0] * 3  # n 2, gamma 1/2
     assert batch["discount"].tolist() == [0.25, 0.0, 0.0] * 3
     assert batch["last"].tolist() == [False, False, True] * 3
     assert batch["next_obs"][:, 1].tolist() == [2, 3, 3] * 3

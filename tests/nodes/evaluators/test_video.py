@@ -68,7 +68,7 @@ def test_a_video_shows_the_episode_that_was_played(
     for video, total in zip(videos, (min(seen), None, max(seen)), strict=True):
         shown = frame_colours(video)
         steps = [round(green / 40) for _, green, _ in shown]
-        assert steps == list(range(len(shown)))  # from the first sight to the last
+        assert steps == list(range(len(shown)))  # all observations, from first to last
         if total is not None:
             assert len(shown) == seen[total].length + 1
         assert len({red for red, _, _ in shown}) == 1  # one seed: no frame of the next episode

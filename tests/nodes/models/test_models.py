@@ -100,7 +100,7 @@ def test_only_acting_parameters_are_sent() -> None:
             lambda name, model=model: model.is_acting_parameter(("logits",), name)
         )
         assert {name.split(".")[0] for name in names} == wanted
-        model.inference_model(OBS, heads, ("logits",)).load(names)  # and that is enough
+        model.inference_model(OBS, heads, ("logits",)).load(names)  # does not raise
 
 
 def test_initial_weights_depend_on_the_seed_only() -> None:
@@ -167,7 +167,7 @@ def test_a_module_of_your_own_is_built_learns_and_acts() -> None:
     inference_model.load(net.weights())
     expected = net.module.eval()(torch.from_numpy(observations()))["q"].detach().numpy()
     np.testing.assert_array_equal(inference_model(observations())["q"], expected)
-    assert net.weights()["norm.running_mean"].any()  # buffers travel too
+    assert net.weights()["norm.running_mean"].any()  # buffers are sent, too
 
 
 def test_all_parameters_lie_in_one_vector() -> None:
@@ -204,7 +204,7 @@ def test_a_long_gradient_is_scaled_down_and_its_norm_returned() -> None:
     )
     obs = torch.tensor([[3.0, 0, 0, 4.0]])
     norm = net.descend(net(obs)["q"].sum(), lr=0.0)
-    assert norm.item() == pytest.approx(np.sqrt(26))  # of (3, 0, 0, 4) and the bias's 1
+    assert norm.item() == pytest.approx(np.sqrt(26))  # the norm of (3, 0, 0, 4) and the bias's 1
     assert net.grads.norm().item() == pytest.approx(0.5, rel=1e-4)
 
 

@@ -24,7 +24,7 @@ def test_epsilon_0_is_greedy_and_epsilon_1_is_uniform() -> None:
 
 def test_rows_explore_independently() -> None:
     scores = np.tile(np.array([1, 0], np.float32), (10_000, 1))
-    explored = epsilon_greedy(scores, 0.3, rng())  # half of the explorers take the best one anyway
+    explored = epsilon_greedy(scores, 0.3, rng())  # half of the random actions are the best one
     assert explored.mean() == pytest.approx(0.15, abs=0.015)
 
 

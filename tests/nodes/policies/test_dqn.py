@@ -90,7 +90,7 @@ def test_only_the_values_of_taken_actions_move_towards_their_targets() -> None:
     mode = table_learner(lr=0.1)
     mode.forward(two_rows(), {})
     moved = mode.online.module.q.out.weight.detach().T - torch.tensor(ONLINE)
-    # the first step of Adam has the length of the learning rate
+    # the first step of Adam is as long as the learning rate
     torch.testing.assert_close(moved, torch.tensor([[0, 0.1], [0.1, 0], [0, 0]]), atol=1e-6, rtol=0)
 
 
@@ -104,7 +104,7 @@ def test_the_weights_of_a_prioritised_buffer_scale_each_rows_loss() -> None:
     weight = np.array([0.0, 2.0], np.float32)
     learned = table_learner(loss="mse").forward(two_rows(weight=weight), {})
     assert float(learned.metrics["loss"]) == pytest.approx((0 * 16 + 2 * 1) / 2)
-    np.testing.assert_allclose(learned.priorities, [4.0, 1.0])  # errors as they are
+    np.testing.assert_allclose(learned.priorities, [4.0, 1.0])  # without the weights
 
 
 def test_the_target_is_copied_at_its_interval() -> None:

@@ -38,7 +38,7 @@ def loss_written_out(policy: Ppo, mode, batch) -> torch.Tensor:
     c = policy.config
     v_t = head(mode, "value", batch["obs"])[:, 0].numpy()
     v_tp1 = head(mode, "value", batch["next_obs"])[:, 0].numpy()
-    for t in range(len(batch) - 1):  # within an episode the next row's own value is meant
+    for t in range(len(batch) - 1):  # within an episode, v_tp1 is the value of the next row
         if not batch["last"][t]:
             v_tp1[t] = v_t[t + 1]
     columns = batch["reward"], batch["discount"], v_t, v_tp1, batch["last"], c.gae_lambda
@@ -65,7 +65,9 @@ def test_the_gradient_equals_that_of_the_loss_written_out() -> None:
     policy = ppo(epochs=1, minibatch_size=1000, max_grad_norm=None)
     mode, reference = policy.learn_mode(3), policy.learn_mode(3)
     rng = np.random.default_rng(1)
-    batch = rows(40, logp=np.log(rng.uniform(0.3, 0.9, 40)).astype(np.float32))  # some are clipped
+    batch = rows(
+        40, logp=np.log(rng.uniform(0.3, 0.9, 40)).astype(np.float32)
+    )  # some ratios are clipped
     loss_written_out(policy, reference, batch).backward()
     mode.forward(batch, {"lr": 0.0})
     torch.testing.assert_close(mode.net.grads, reference.net.grads, rtol=1e-3, atol=1e-5)
@@ -75,10 +77,10 @@ def test_the_gradient_equals_that_of_the_loss_written_out() -> None:
 @pytest.mark.parametrize(
     ("ratio", "advantage", "slope"),
     [
-        (1.0, 2.0, -2.0),  # -A within the band
-        (1.3, 2.0, 0.0),  # has gained enough
-        (0.7, 2.0, -2.0),  # a bad action grew unlikely too far: may come back
-        (0.7, -2.0, 0.0),  # has gained enough
+        (1.0, 2.0, -2.0),  # within the bounds, the gradient is -A
+        (1.3, 2.0, 0.0),  # above the bound, a good action gains no more
+        (0.7, 2.0, -2.0),  # below the bound, a good action can still gain
+        (0.7, -2.0, 0.0),  # below the bound, a bad action gains no more
         (1.3, -2.0, 2.0),
     ],
 )
@@ -93,7 +95,7 @@ def test_clipping_stops_gradients_only_if_the_loss_cannot_improve(
 
 def test_a_clipped_value_has_the_larger_error() -> None:
     value, goal, old = torch.tensor([2.0, 2.0]), torch.tensor([3.0, 0.0]), torch.tensor([1.0, 1.0])
-    # held to 1.5: errors (1, 2) become max(1, 1.5)^2 and max(2, 1.5)^2
+    # clipped to 1.5, errors (1, 2) become max(1, 1.5)^2 and max(2, 1.5)^2
     assert squared_loss(value, goal, old, 0.5).item() == pytest.approx((1.5**2 + 2**2) / 2)
     assert squared_loss(value, goal, old, None).item() == pytest.approx((1 + 4) / 2)
 
@@ -125,7 +127,7 @@ def test_normalised_values_only_change_units() -> None:
     batch = rows(50)
     advantage, goal, _ = mode.advantages(batch)
     expected, returns, _ = plain.advantages(batch)
-    np.testing.assert_allclose(advantage, expected, rtol=1e-5)  # units of 1 so far
+    np.testing.assert_allclose(advantage, expected, rtol=1e-5)  # the moments are still 0 and 1
     np.testing.assert_allclose(goal, (returns - returns.mean()) / returns.std(), atol=1e-5)
     values = head(mode, "value", batch["obs"])[:, 0].numpy() * returns.std() + returns.mean()
     again, goal, old = mode.advantages(batch)
