@@ -48,11 +48,8 @@ CONTENDERS = (
     Contender("ding", "sync", DING),
     Contender("ding", "async", DING),
 )
-FASTEST = [
-    "flowrl_sync",
-    "flowrl_async",
-    "ding_sync",
-]  # ding_sync was the fastest peer in every cell
+# ding_sync was the fastest peer in every cell.
+FASTEST = ["flowrl_sync", "flowrl_async", "ding_sync"]
 QUICK = ["--size", "small", "middle", "--seeds", "1", "--contender", *FASTEST]
 BUSY_LOOP = """
 import time

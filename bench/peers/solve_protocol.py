@@ -28,9 +28,8 @@ EVAL_SEED = 1_000_000  # the same in every evaluation, so that evaluations are c
 
 PACKAGES = ("torch", "numpy", "gymnasium", "stable-baselines3", "tianshou", "flowrl")
 
-EvaluateFunction = Callable[
-    [int], float
-]  # from a seed to the mean return of EPISODES greedy episodes
+# From a seed to the mean return of EPISODES greedy episodes.
+EvaluateFunction = Callable[[int], float]
 Report = Mapping[str, Any]
 
 

@@ -13,9 +13,8 @@ class Maze(gymnasium.Env):
     """T-maze (Bakker 2002): the sign is visible only in the first step; the turn at the end is rewarded."""
 
     def __init__(self, length: int = 10) -> None:
-        self.observation_space = Box(
-            -1, 1, (2,), np.float32
-        )  # the sign, and whether this is the end
+        # the sign, and whether this is the end
+        self.observation_space = Box(-1, 1, (2,), np.float32)
         self.action_space = Discrete(2)  # left, right; it matters only at the end
         self.length = length
 

@@ -94,9 +94,8 @@ class SampleCollector(Collector):
             raise ValueError(_partial_unrolls(n, slicer))
         slices, dropped = n // slicer.stride, 0
         episodes: list[Episode] = []
-        while (
-            slicer.slice_count(pending.counts) < slices
-        ):  # loops only if failed episodes are dropped
+        # more than one pass is needed only if failed episodes are dropped
+        while slicer.slice_count(pending.counts) < slices:
             steps = slicer.steps_needed(slices, pending.counts)
             pending.make_room(steps)
             for collected in self._steppings[self.config.stepping](steps, slices):

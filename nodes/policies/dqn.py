@@ -14,8 +14,8 @@ from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.decays import DECAYS
 from flowrl.nodes.lazy import functional, tensor, torch
+from flowrl.nodes.models.action_mask import has_mask, with_action_mask
 from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.models.masked import has_mask, with_action_mask
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import (
     DuelingHead,
@@ -110,7 +110,7 @@ class ValueLearnMode:
     name: ClassVar[str]  # the policy's name in errors
 
     def __init__(self, policy: Any, seed: int) -> None:
-        from flowrl.nodes.models.trained import TrainableNetwork
+        from flowrl.nodes.models.networks import TrainableNetwork
 
         self.config = policy.config
         module = policy.model.build(policy.obs, policy.heads, seed)

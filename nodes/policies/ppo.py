@@ -16,7 +16,7 @@ from flowrl.core.state import Count, State
 from flowrl.nodes.decays import linear_decay
 from flowrl.nodes.distributions import distribution_of
 from flowrl.nodes.lazy import tensor, torch
-from flowrl.nodes.models.masked import with_action_mask
+from flowrl.nodes.models.action_mask import with_action_mask
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import (
     Heads,
@@ -134,7 +134,7 @@ class PpoLearnMode:
     """Computes the advantages of a token's rows, and learns from the rows in several epochs."""
 
     def __init__(self, policy: Ppo, seed: int) -> None:
-        from flowrl.nodes.models.trained import TrainableNetwork
+        from flowrl.nodes.models.networks import TrainableNetwork
 
         self.config, self.distribution = policy.config, policy.distribution
         module = policy.model.build(policy.obs, policy.heads, seed)

@@ -11,8 +11,8 @@ from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.distributions import action_bounds, choice_counts
+from flowrl.nodes.models.action_mask import has_mask
 from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.models.masked import has_mask
 from flowrl.nodes.models.sampling import uniform_allowed
 from flowrl.nodes.policy import ActMode, LearnMode, Policy
 

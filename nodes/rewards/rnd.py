@@ -119,7 +119,7 @@ class NoveltyEstimator:
         lr: float,
         obs_limit: float,
     ) -> None:
-        from flowrl.nodes.models.trained import Network, TrainableNetwork
+        from flowrl.nodes.models.networks import Network, TrainableNetwork
 
         heads: Heads = {FEATURES: LinearHead(features)}
         self.target = Network(model.build(obs, heads, seed_for("target")))

@@ -187,7 +187,6 @@ def test_the_first_axis_of_an_unroll_is_time_and_not_stacked_frames() -> None:
     stacked = Column("uint8", (4, 8, 8), frames=4)
     assert unroll_column(stacked, 4).frames is None
     rows = {"obs": unroll_column(stacked, 4), "next_obs": unroll_column(stacked, 4)}
-    assert (
-        make_deduplicator(NaiveReplayBuffer.Config(), rows) is None
-    )  # nothing to store once, as in steps
+    # unlike steps, unrolls have no frames to store once
+    assert make_deduplicator(NaiveReplayBuffer.Config(), rows) is None
     assert make_deduplicator(NaiveReplayBuffer.Config(), dict.fromkeys(rows, stacked)) is not None

@@ -21,8 +21,8 @@ from flowrl.nodes.models.features import (
 )
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import Heads, LinearHead
+from flowrl.nodes.models.networks import TrainableNetwork
 from flowrl.nodes.models.torch_modules import TorchFeatures
-from flowrl.nodes.models.trained import TrainableNetwork
 from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.ppo import Ppo
 

@@ -16,7 +16,7 @@ from flowrl.nodes.models.model import (
     ModuleModel,
     TorchInference,
 )
-from flowrl.nodes.models.trained import Adam, Network, TrainableNetwork
+from flowrl.nodes.models.networks import Adam, Network, TrainableNetwork
 
 OBS = Column("float32", (4,))
 HEADS = {
