@@ -100,7 +100,13 @@ if (_checkout / "nodes" / "catalogue.py").is_file() and str(_checkout) not in __
     __path__.append(str(_checkout))
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, "nodes", *(name for name in globals() if name.startswith("__"))})
+
+
 def __getattr__(name: str) -> Any:
+    if name == "nodes":
+        return importlib.import_module("flowrl.nodes")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'flowrl' has no attribute '{name}'")
     return getattr(importlib.import_module(f"flowrl.{_MODULE_OF[name]}"), name)

@@ -1,30 +1,105 @@
 """The node library: environments, policies, models, collectors, buffers, reward models, learners, evaluators.
 
-Every class in the catalogue, and the base classes of policies and wrappers, can be imported from this
+Every class in the catalogue, the base classes of policies and wrappers, and `GreedyPolicy` can be imported from this
 package by its name. Its module is imported at the first access.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flowrl.core.errors import spelling_hint
+
+if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue says what there is
+    from flowrl.nodes.buffers.advanced_replay_buffer import (
+        AdvancedReplayBuffer as AdvancedReplayBuffer,
+    )
+    from flowrl.nodes.buffers.episode_replay_buffer import (
+        EpisodeReplayBuffer as EpisodeReplayBuffer,
+    )
+    from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer as NaiveReplayBuffer
+    from flowrl.nodes.buffers.queue_buffer import QueueBuffer as QueueBuffer
+    from flowrl.nodes.buffers.row_splitter import RowSplitter as RowSplitter
+    from flowrl.nodes.buffers.sequence_replay_buffer import (
+        SequenceReplayBuffer as SequenceReplayBuffer,
+    )
+    from flowrl.nodes.buffers.storage.compressed import CompressedStorage as CompressedStorage
+    from flowrl.nodes.buffers.storage.mapped import MappedStorage as MappedStorage
+    from flowrl.nodes.buffers.storage.storage import MemoryStorage as MemoryStorage
+    from flowrl.nodes.buffers.transforms.her import Her as Her
+    from flowrl.nodes.buffers.transforms.n_step import NStep as NStep
+    from flowrl.nodes.collectors.episode_collector import EpisodeCollector as EpisodeCollector
+    from flowrl.nodes.collectors.sample_collector import SampleCollector as SampleCollector
+    from flowrl.nodes.datasets.dataset_reader import DatasetReader as DatasetReader
+    from flowrl.nodes.datasets.dataset_writer import DatasetWriter as DatasetWriter
+    from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager as SerialEnvManager
+    from flowrl.nodes.env_managers.subprocess_env_managers import (
+        AsyncSubprocessEnvManager as AsyncSubprocessEnvManager,
+    )
+    from flowrl.nodes.env_managers.subprocess_env_managers import (
+        SyncSubprocessEnvManager as SyncSubprocessEnvManager,
+    )
+    from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager as ThreadEnvManager
+    from flowrl.nodes.env_managers.vector_env_manager import EnvPoolEnvManager as EnvPoolEnvManager
+    from flowrl.nodes.env_managers.vector_env_manager import VectorEnvManager as VectorEnvManager
+    from flowrl.nodes.envs.gymnasium import Gymnasium as Gymnasium
+    from flowrl.nodes.envs.legacy_gym import LegacyGym as LegacyGym
+    from flowrl.nodes.envs.pettingzoo import PettingZoo as PettingZoo
+    from flowrl.nodes.envs.wrappers.actions import ActionRepeat as ActionRepeat
+    from flowrl.nodes.envs.wrappers.actions import ActionScale as ActionScale
+    from flowrl.nodes.envs.wrappers.actions import StickyActions as StickyActions
+    from flowrl.nodes.envs.wrappers.episodes import EpisodicLife as EpisodicLife
+    from flowrl.nodes.envs.wrappers.episodes import FireOnReset as FireOnReset
+    from flowrl.nodes.envs.wrappers.episodes import NoopStart as NoopStart
+    from flowrl.nodes.envs.wrappers.episodes import TimeLimit as TimeLimit
+    from flowrl.nodes.envs.wrappers.frame_stack import FrameStack as FrameStack
+    from flowrl.nodes.envs.wrappers.images import Gray as Gray
+    from flowrl.nodes.envs.wrappers.images import Resize as Resize
+    from flowrl.nodes.envs.wrappers.leaves import ActionMask as ActionMask
+    from flowrl.nodes.envs.wrappers.leaves import Previous as Previous
+    from flowrl.nodes.envs.wrappers.rewards import RewardClip as RewardClip
+    from flowrl.nodes.envs.wrappers.rewards import RewardNormalise as RewardNormalise
+    from flowrl.nodes.envs.wrappers.wrapper import ImportedWrapper as ImportedWrapper
+    from flowrl.nodes.envs.wrappers.wrapper import Wrapper as Wrapper
+    from flowrl.nodes.evaluators.evaluator import Evaluator as Evaluator
+    from flowrl.nodes.greedy_policy import GreedyPolicy as GreedyPolicy
+    from flowrl.nodes.learners.learner import Learner as Learner
+    from flowrl.nodes.models.cnn import Cnn as Cnn
+    from flowrl.nodes.models.gru import Gru as Gru
+    from flowrl.nodes.models.mlp import Mlp as Mlp
+    from flowrl.nodes.models.model import ModuleModel as ModuleModel
+    from flowrl.nodes.policies.dqn import Dqn as Dqn
+    from flowrl.nodes.policies.expert import Expert as Expert
+    from flowrl.nodes.policies.ppo import Ppo as Ppo
+    from flowrl.nodes.policies.r2d2 import R2d2 as R2d2
+    from flowrl.nodes.policies.random import Random as Random
+    from flowrl.nodes.policy import Policy as Policy
+    from flowrl.nodes.rewards.rnd import Rnd as Rnd
 
 BASE_CLASSES = ("flowrl.nodes.policy:Policy", "flowrl.nodes.envs.wrappers.wrapper:Wrapper")
+OTHER_CLASSES = ("flowrl.nodes.greedy_policy:GreedyPolicy",)  # not for graphs
 
 
 def __getattr__(name: str) -> Any:
-    path = _paths().get(name)
+    paths = _paths()
+    if name == "__all__":
+        return sorted(paths)
+    path = paths.get(name)
     if path is None:
-        raise AttributeError(f"module 'flowrl.nodes' has no '{name}'; `flowrl nodes` lists all")
+        hint = spelling_hint(name, paths)
+        raise AttributeError(
+            f"module 'flowrl.nodes' has no '{name}'; {hint}; `flowrl nodes` lists all"
+        )
     return getattr(importlib.import_module(path.partition(":")[0]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_paths()})
+    return sorted([*_paths(), *(name for name in globals() if name.startswith("__"))])
 
 
 def _paths() -> dict[str, str]:
     from flowrl.nodes.catalogue import CATALOGUE
 
     listed = [path for types in CATALOGUE.values() for path in types.values()]
-    return {path.partition(":")[2]: path for path in (*listed, *BASE_CLASSES)}
+    return {path.partition(":")[2]: path for path in (*listed, *BASE_CLASSES, *OTHER_CLASSES)}

@@ -18,7 +18,9 @@ from typing import Any, ClassVar, Protocol
 
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config, Part, PartSpec
+from flowrl.core.errors import shortened_repr
 from flowrl.core.state import Count, State
+from flowrl.nodes.envs.spec import action_column_of, obs_columns_of
 from flowrl.nodes.observations import NestedColumns, ObsColumns
 
 
@@ -86,10 +88,19 @@ class Policy(Part):
     acts_without_weights: ClassVar[bool] = False  # for example the random policy
 
     def __init__(
-        self, config: Config | None = None, /, *, obs: ObsColumns, action: Column, **params: Any
+        self,
+        config: Config | None = None,
+        /,
+        *,
+        obs: ObsColumns | Any,
+        action: Column | Any,
+        **params: Any,
     ) -> None:
+        """`obs` and `action` are columns, such as those of `envs.spec()`, or spaces of gymnasium."""
         super().__init__(config, **params)
-        self.obs, self.action = obs, action
+        name = type(self).__name__
+        self.obs = obs_columns_of(obs, f"{name}.obs")
+        self.action = action_column_of(action, f"{name}.action")
 
     @property
     def gamma(self) -> float:
@@ -167,7 +178,24 @@ def _step_column(unroll: Column) -> Column:
 
 def policy_for(policy: PartSpec | Policy, obs: ObsColumns, action: Column) -> Policy:
     """Make the policy for these columns from a graph's spec; return a policy made by hand as it is."""
-    return policy.make(obs=obs, action=action) if isinstance(policy, PartSpec) else policy
+    if isinstance(policy, PartSpec):
+        made: Policy = policy.make(obs=obs, action=action)
+        return made
+    return made_policy(policy)
+
+
+def made_policy(policy: Any) -> Policy:
+    """A policy that was made by hand; anything else is an error."""
+    if isinstance(policy, Policy):
+        return policy
+    name = type(policy).__name__
+    if hasattr(policy, "forward") and hasattr(policy, "load"):
+        raise TypeError(
+            f"policy is a {name}, which is a mode of a policy; give the policy itself, whose modes the node makes"
+        )
+    raise TypeError(
+        f"policy is {shortened_repr(policy)}; expected a policy, such as Dqn(obs=…, action=…)"
+    )
 
 
 def policy_for_rows(policy: PartSpec | Policy, obs: ObsColumns, action: Column) -> Policy:

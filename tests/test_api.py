@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pydoc
 from pathlib import Path
 from typing import Any
 
@@ -267,3 +268,12 @@ def test_the_public_names_are_those_that_are_exported() -> None:
         assert getattr(flowrl, name) is not None
     with pytest.raises(AttributeError, match="module 'flowrl' has no attribute 'laod'"):
         flowrl.laod  # noqa: B018
+
+
+def test_dir_and_help_show_the_public_names() -> None:
+    assert set(flowrl.__all__) <= set(dir(flowrl))
+    assert "importlib" not in dir(flowrl)
+    assert flowrl.nodes.Dqn.__name__ == "Dqn"
+    shown = pydoc.render_doc(flowrl, renderer=pydoc.plaintext)
+    assert "load(graph:" in shown
+    assert "class FlowGraph" in shown

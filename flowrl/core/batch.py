@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flowrl.core.errors import shortened_repr
+
 Array = npt.NDArray[Any]
 ALIGNMENT_BYTES = 16  # numpy's own arrays begin at multiples of this
 Bound = float | tuple[float, ...] | None
@@ -63,6 +65,9 @@ def is_aligned(array: Array) -> bool:
     flags = array.flags
     whole: bool = flags.forc
     return whole and (flags.owndata or array.dtype.kind != "f" or starts_aligned(array))
+
+
+Rows = Mapping[str, Any] | Sequence[Mapping[str, Any]]  # columns by name, or a list of rows
 
 
 class Batch:
@@ -140,3 +145,37 @@ class Batch:
             if set(other) != set(names):
                 raise ValueError(f"columns differ: {sorted(names)} and {sorted(other)}")
         return Batch({n: np.concatenate([b[n] for b in batches]) for n in names})
+
+
+def as_batch(where: str, data: Batch | Rows) -> Batch:
+    """Return data that was given by hand as a batch: a batch itself, columns by name, or a list of rows.
+
+    Columns and rows are copied, and float64 becomes float32, as in the values of envs.
+    """
+    if isinstance(data, Batch):
+        return data
+    if isinstance(data, Mapping):
+        return Batch({name: _column(where, name, column) for name, column in data.items()})
+    if not (isinstance(data, list | tuple) and data and all(isinstance(r, Mapping) for r in data)):
+        raise TypeError(
+            f"{where}: {shortened_repr(data)} is not a batch; expected a Batch, columns by name "
+            "({'obs': array, …}), or a list of rows ([{'obs': …, 'action': …}, …])"
+        )
+    for k, row in enumerate(data):
+        if row.keys() != data[0].keys():
+            raise ValueError(
+                f"{where}: row {k} has {', '.join(row)}; expected {', '.join(data[0])}, as in row 0"
+            )
+    return Batch({name: _column(where, name, [row[name] for row in data]) for name in data[0]})
+
+
+def _column(where: str, name: str, values: Any) -> Array:
+    try:
+        array = np.array(values)
+    except ValueError:  # the rows differ in shape
+        array = np.array(None)
+    if array.dtype.kind not in "biufSU" or not array.ndim:
+        raise ValueError(
+            f"{where}: the column '{name}' is {shortened_repr(values)}; expected numbers, in the same shape in each row"
+        )
+    return array.astype(np.float32) if array.dtype == np.float64 else array

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from flowrl.core.errors import shortened_repr, spelling_hint
+from flowrl.core.signatures import KeywordSignature, document_parameters, refuse_positional
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 REQUIRED: Any = PydanticUndefined
 
@@ -57,19 +62,51 @@ def parts(kind: str, about: str) -> Any:
     return Field(default=(), description=about, json_schema_extra={"parts": kind})
 
 
+def field_extras(info: FieldInfo) -> Mapping[str, Any]:
+    """What `param`, `part` or `parts` declared of a field besides its type, default and description."""
+    found = info.json_schema_extra
+    return found if isinstance(found, dict) else {}
+
+
 def make_config(owner: str, config: type[Config], params: Mapping[str, Any]) -> Config:
     """Make the config of parameters that were passed in Python. Errors read like those of a graph file."""
-    for name in params:
+    for name, value in params.items():
         if name not in config.model_fields:
             raise TypeError(
                 f"{owner}: unknown parameter '{name}'; {spelling_hint(name, config.model_fields)}"
             )
+        _check_parts(f"{owner}.{name}", field_extras(config.model_fields[name]), value)
     try:
         return config(**params)
     except ValidationError as error:
         errors = error.errors(include_url=False)
         problems = [describe_validation_error(owner, config, one) for one in errors]
     raise ValueError("\n".join("; ".join(filter(None, problem)) for problem in problems))
+
+
+def _check_parts(where: str, extras: Mapping[str, Any], value: Any) -> None:
+    """Refuse a part of another kind, a class instead of an object, and a single part instead of a list.
+
+    Anything else may stand for a part, such as a function that makes envs; the owner of the parameter checks it.
+    """
+    if "part" in extras:
+        _check_part(where, extras["part"], value)
+    if "parts" in extras:
+        kind = extras["parts"]
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"{where} is {shortened_repr(value)}; expected a list of {kind}s")
+        for one in value:
+            _check_part(where, kind, one)
+
+
+def _check_part(where: str, kind: str, value: Any) -> None:
+    if isinstance(value, type) and issubclass(value, Part):
+        raise TypeError(
+            f"{where} is the class {value.__name__}; expected an object of it: {value.__name__}(…)"
+        )
+    cls = value.cls if isinstance(value, PartSpec) else type(value)
+    if issubclass(cls, Part) and cls.kind != kind:
+        raise TypeError(f"{where} is the {cls.kind} {cls.__name__}; expected: {kind}")
 
 
 def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> tuple[str, str]:
@@ -93,6 +130,15 @@ class Part:
 
     kind: ClassVar[str] = ""
     Config: ClassVar[type[BaseConfig]] = BaseConfig
+    __signature__ = KeywordSignature()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        document_parameters(cls)
+
+    def __new__(cls, *args: Any, **params: Any) -> Self:
+        refuse_positional(cls, args[1:] if args and isinstance(args[0], BaseConfig) else args)
+        return super().__new__(cls)
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         self.config: Any = (

@@ -5,13 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flowrl.core.batch import Schema
 from flowrl.core.config import BaseConfig, make_config
 from flowrl.core.context import Context
 from flowrl.core.ports import AUTO, BEGIN, In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.core.signatures import KeywordSignature, document_parameters, refuse_positional
 from flowrl.core.state import State
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Role = Literal["", "collector", "learner", "evaluator"]
 
@@ -86,6 +90,7 @@ class Node:
     fires_on: ClassVar[str] = "all"
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     ports: ClassVar[Mapping[str, Port]] = {}
+    __signature__ = KeywordSignature()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -101,6 +106,11 @@ class Node:
         _check_rates(cls)
         _check_fires_on(cls)
         _check_fire(cls)
+        document_parameters(cls)
+
+    def __new__(cls, *args: Any, **params: Any) -> Self:
+        refuse_positional(cls, args)
+        return super().__new__(cls)
 
     def __init__(
         self,

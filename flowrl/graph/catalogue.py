@@ -26,6 +26,7 @@ from flowrl.core.import_paths import (
 )
 from flowrl.core.node import Node
 from flowrl.core.ports import Link, Service
+from flowrl.core.signatures import written_doc
 
 GROUP = "flowrl.catalogue"
 BUILT_IN = "flowrl.nodes.catalogue:CATALOGUE"  # kind -> name -> "package.module:Class"
@@ -164,7 +165,7 @@ def type_summary(cls: type[Any]) -> str:
         for v in vars(module).values()
         if is_type(v, Node, Part) and v.__module__ == cls.__module__
     ]
-    text = module.__doc__ if types == [cls] and module.__doc__ else cls.__doc__
+    text = module.__doc__ if types == [cls] and module.__doc__ else written_doc(cls)
     return (text or "").strip().partition("\n")[0]
 
 

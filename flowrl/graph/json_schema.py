@@ -13,11 +13,11 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
-from flowrl.core.config import REQUIRED, Config
+from flowrl.core.config import REQUIRED, Config, field_extras
 from flowrl.graph.catalogue import Catalogue, type_summary
 from flowrl.graph.keywords import EDGE_CHAIN, EDGE_END, FAILURES, PLACE
 from flowrl.graph.model import EDGE_OPTIONS
-from flowrl.graph.param_reader import field_extras, part_default, part_fields, written_value
+from flowrl.graph.param_reader import part_default, part_fields, written_value
 
 Schema = dict[str, Any]
 

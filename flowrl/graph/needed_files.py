@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flowrl.core.config import Config, PartSpec
+from flowrl.core.config import Config, PartSpec, field_extras
 from flowrl.graph.catalogue import has_module
 from flowrl.graph.model import Graph
-from flowrl.graph.param_reader import field_extras, written_params
+from flowrl.graph.param_reader import written_params
 
 Keys = tuple[str | int, ...]
 

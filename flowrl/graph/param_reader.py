@@ -10,19 +10,19 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from flowrl.core.config import REQUIRED, Config, PartSpec, describe_validation_error
+from flowrl.core.config import (
+    REQUIRED,
+    Config,
+    PartSpec,
+    describe_validation_error,
+    field_extras,
+)
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.tree import as_mapping, merge
 from flowrl.graph.yaml_text import YamlValue, item_of
 
 Shared = Mapping[str, YamlValue]  # sections at the top of the graph
-
-
-def field_extras(info: FieldInfo) -> Mapping[str, Any]:
-    """What `param`, `part` or `parts` declared of a field besides its type, default and description."""
-    found = info.json_schema_extra
-    return found if isinstance(found, dict) else {}
 
 
 def part_fields(config: type[Config]) -> dict[str, Mapping[str, Any]]:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from flowrl.core.config import REQUIRED
+from flowrl.core.config import REQUIRED, field_extras
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.keywords import PHASE_KEYS
 from flowrl.graph.model import Graph, Phase, PortRef
-from flowrl.graph.param_reader import ParamReader, field_extras
+from flowrl.graph.param_reader import ParamReader
 from flowrl.graph.sections import part_members
 from flowrl.graph.yaml_text import YamlValue
 

@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 
-from flowrl.core.config import REQUIRED, Config
+from flowrl.core.config import REQUIRED, Config, field_extras
 from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.core.signatures import written_doc
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError, type_summary
-from flowrl.graph.param_reader import field_extras, written_value
+from flowrl.graph.param_reader import written_value
 from flowrl.graph.tree import read_tree
 from flowrl.graph.yaml_text import flow_text
 
@@ -88,7 +89,7 @@ def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]
 
 
 def _described(kind: str, name: str, cls: type[Any]) -> str:
-    line, own = type_summary(cls), (cls.__doc__ or "").strip()
+    line, own = type_summary(cls), written_doc(cls).strip()
     blocks = [[f"{name} ({kind}): {line}"]]
     if own and _first_line(own) != line:
         blocks[0] += [f"  {text.strip()}".rstrip() for text in own.splitlines()]

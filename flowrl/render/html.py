@@ -11,6 +11,7 @@ from importlib import resources
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.core.signatures import written_doc
 from flowrl.core.wording import size_text
 from flowrl.graph.model import NodeSpec
 from flowrl.graph.param_reader import written_params
@@ -63,7 +64,7 @@ def _json(value: Any) -> str:
 
 
 def _node(checked: CheckedGraph, spec: NodeSpec) -> dict[str, Any]:
-    doc = (sys.modules[spec.cls.__module__].__doc__ or spec.cls.__doc__ or "").strip()
+    doc = (sys.modules[spec.cls.__module__].__doc__ or written_doc(spec.cls)).strip()
     return {
         "type": spec.type,
         "about": doc.splitlines()[0] if doc else "",

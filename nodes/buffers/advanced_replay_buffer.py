@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
-from flowrl.core.batch import Array, Batch, Column
+from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.nodes.buffers.demonstrations import required_columns
@@ -105,8 +105,9 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             self.pacer.check_insert(self.push(data))
         return self.draw_due()
 
-    def push(self, data: Batch) -> int:
+    def push(self, data: Batch | Rows) -> int:
         """Store rows, which replace the oldest; return their number. They get the highest priority so far."""
+        data = as_batch(f"{self.ctx.key}.push", data)
         first, now = self.ring.written, self.ctx.clock.total
         self.ring.push(data.columns, train_iters=now.train_iters, env_steps=now.env_steps)
         self._transforms.push(data.columns, first)

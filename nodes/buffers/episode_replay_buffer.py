@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array, Batch, Column
+from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.buffers.counters import summary_metrics
@@ -62,8 +62,9 @@ class EpisodeReplayBuffer(ReplayBuffer):
             self.pacer.check_insert(self.push(data))
         return self.draw_due()
 
-    def push(self, data: Batch) -> int:
+    def push(self, data: Batch | Rows) -> int:
         """Store whole episodes, which replace the oldest; return their number."""
+        data = as_batch(f"{self.ctx.key}.push", data)
         begins, ends = self._episode_bounds(data)
         first = self.ring.written
         self.ring.push(data.columns)

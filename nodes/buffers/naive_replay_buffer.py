@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from flowrl.core.batch import Batch, Column
+from flowrl.core.batch import Batch, Column, Rows, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.buffers.counters import summary_metrics
@@ -64,8 +64,9 @@ class NaiveReplayBuffer(RowReplayBuffer):
             self.pacer.check_insert(self.push(data))
         return self.draw_due()
 
-    def push(self, data: Batch) -> int:
+    def push(self, data: Batch | Rows) -> int:
         """Store rows, which replace the oldest; return their number."""
+        data = as_batch(f"{self.ctx.key}.push", data)
         first = self.ring.written
         self.ring.push(data.columns, train_iters=self.ctx.clock.total.train_iters)
         self._transforms.push(data.columns, first)

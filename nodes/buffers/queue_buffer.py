@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Batch, row_bytes
+from flowrl.core.batch import Batch, Rows, as_batch, row_bytes
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
@@ -63,8 +63,9 @@ class QueueBuffer(Node):
         """The number of rows that wait."""
         return sum(map(len, self._waiting))
 
-    def push(self, data: Batch) -> int:
+    def push(self, data: Batch | Rows) -> int:
         """Append rows; return their number."""
+        data = as_batch(f"{self.ctx.key}.push", data)
         if self.count + len(data) > self.config.size:
             raise ValueError(
                 f"{self.ctx.key}: {self.count} rows wait and {len(data)} arrived, which exceeds the size of "

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.core.batch import Batch
+from flowrl.core.batch import Batch, Rows, as_batch
 from flowrl.core.config import param, parts
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
@@ -63,7 +63,7 @@ class ReplayBuffer(Node):
         """The number of elements that can be drawn."""
         raise NotImplementedError
 
-    def push(self, data: Batch) -> int:
+    def push(self, data: Batch | Rows) -> int:
         """Store rows, which replace the oldest; return the number of new elements."""
         raise NotImplementedError
 
@@ -136,9 +136,9 @@ class RowReplayBuffer(ReplayBuffer):
         self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
         self._last_places = np.empty(0, np.int64)  # of the newest draw
 
-    def push_demos(self, demos: Batch) -> None:
+    def push_demos(self, demos: Batch | Rows) -> None:
         """Store demonstrations for ever."""
-        self._demos.push(demos)
+        self._demos.push(as_batch(f"{self.ctx.key}.push_demos", demos))
 
     def clear(self) -> None:
         """Remove the agent's rows. Demonstrations stay."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.batch import Array, Batch, Column, Rows, Schema, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.nodes.buffers.episodes.segments import recovered_columns
@@ -114,8 +114,9 @@ class SequenceReplayBuffer(ReplayBuffer):
             self.pacer.check_insert(self.push(data))
         return self.draw_due()
 
-    def push(self, data: Batch) -> int:
+    def push(self, data: Batch | Rows) -> int:
         """Store steps, and the sequences that they complete; return the number of new sequences."""
+        data = as_batch(f"{self.ctx.key}.push", data)
         first, last = self.ring.written, data["last"].copy()
         # A segment ends with its token; its continuation is found by the origin columns.
         last[-1:] = True

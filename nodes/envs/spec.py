@@ -11,6 +11,7 @@ import numpy as np
 
 from flowrl.core.batch import Column
 from flowrl.core.config import PartSpec
+from flowrl.core.errors import shortened_repr
 from flowrl.core.node import MissingPackageError, UnsoundError
 from flowrl.nodes.observations import SEPARATOR, NestedColumns, ObsColumns
 
@@ -26,6 +27,26 @@ class EnvSpec:
     action: Column
     count: int  # rows of all envs
     agents: int = 1  # rows of each env: they step together
+
+
+def obs_columns_of(obs: Any, where: str) -> ObsColumns:
+    """The columns of observations, which may be given by their space."""
+    if isinstance(obs, Column | NestedColumns):
+        return obs
+    return observation_columns(_space(obs, where))
+
+
+def action_column_of(action: Any, where: str) -> Column:
+    """The column of actions, which may be given by their space."""
+    return action if isinstance(action, Column) else space_column(_space(action, where), "action")
+
+
+def _space(found: Any, where: str) -> Any:
+    if any(cls.__name__ == "Space" for cls in type(found).__mro__):
+        return found
+    raise TypeError(
+        f"{where} is {shortened_repr(found)}; expected what `envs.spec()` says of it, or a space of gymnasium"
+    )
 
 
 def observation_columns(space: Any) -> ObsColumns:

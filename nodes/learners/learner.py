@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Batch, Schema
+from flowrl.core.batch import Batch, Rows, Schema, as_batch
 from flowrl.core.config import Config as BaseConfig
-from flowrl.core.config import param, part
+from flowrl.core.config import PartSpec, param, part
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out, StateOut
 from flowrl.core.state import State
 from flowrl.nodes.greedy_policy import GreedyPolicy
 from flowrl.nodes.models.model import check_no_nan
 from flowrl.nodes.observations import obs_columns_in
-from flowrl.nodes.policy import Policy, policy_for_rows
+from flowrl.nodes.policy import Policy, made_policy, policy_for_rows
 
 
 class Learner(Node):
@@ -71,9 +71,17 @@ class Learner(Node):
         """The current weights, with the command for the progress so far."""
         return State(self.mode.weights(), self.policy.command(self.ctx.clock.total))
 
-    def train(self, batch: Batch, env_steps: int = 0) -> Batch | None:
+    def train(self, batch: Batch | Rows, env_steps: int = 0) -> Batch | None:
         """By hand: do one train iteration, after `env_steps` more env steps; return its priorities, if any."""
-        priorities = self.fire(batch)
+        where, needed = f"{self.ctx.key}.train", self.policy.learn_columns()
+        data = as_batch(where, batch)
+        missing = [name for name in needed if name not in data]
+        if missing:
+            raise ValueError(
+                f"{where}: the batch lacks the columns {', '.join(missing)}; "
+                f"{type(self.policy).__name__} learns from {', '.join(needed)}"
+            )
+        priorities = self.fire(data)
         self.ctx.clock = self.ctx.clock.add(self.ctx.key, env_steps=env_steps, train_iters=1)
         return priorities
 
@@ -88,8 +96,8 @@ class Learner(Node):
 
 
 def _policy_for_schema(policy: Any, schema: Schema | None) -> Policy:
-    if isinstance(policy, Policy):
-        return policy
+    if not isinstance(policy, PartSpec):
+        return made_policy(policy)
     obs, action = obs_columns_in(schema or {}, "obs"), (schema or {}).get("action")
     if obs is None or action is None:
         missing = "obs" if obs is None else "action"

@@ -16,6 +16,7 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, param
+from flowrl.core.errors import shortened_repr
 from flowrl.core.import_paths import (
     STANDARD_LIBRARY_HINT,
     StandardLibraryError,
@@ -225,4 +226,12 @@ def resolve_model(model: PartSpec | Model | None, default: Model) -> Model:
     """Make the model from a graph's spec; return a model made by hand as it is."""
     if model is None:
         return default
-    return model if isinstance(model, Model) else model.make()
+    if isinstance(model, PartSpec):
+        made: Model = model.make()
+        return made
+    if not isinstance(model, Model):
+        raise TypeError(
+            f"model is {shortened_repr(model)}; expected a model, such as Mlp(hidden=[64, 64]), "
+            "or ModuleModel(path='package.module:Class') for a module of torch"
+        )
+    return model

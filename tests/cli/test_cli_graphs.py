@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flowrl.core.signatures import written_doc
 from tests.cli.conftest import Called, one_line, write
 from tests.toys.toy_nodes import Learner
 
@@ -155,7 +156,7 @@ def test_nodes_of_a_name_shows_the_type(flowrl: Flowrl) -> None:
 def test_nodes_shows_a_type_of_ones_own(flowrl: Flowrl) -> None:
     status, out, _ = flowrl("nodes", "tests.toys.toy_nodes:Learner")
     assert status == 0
-    assert (Learner.__doc__ or "").rstrip(".") in out
+    assert written_doc(Learner).rstrip(".") in out
     assert "stops_at" in out
 
 

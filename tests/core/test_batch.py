@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.core.batch import Batch, Column, row_bytes
+from flowrl.core.batch import Batch, Column, as_batch, row_bytes
 from flowrl.core.state import State
 
 
@@ -159,3 +159,52 @@ def test_an_aligned_view_is_not_copied() -> None:
     table = np.zeros((100, 4), np.float32)
     assert np.shares_memory(Batch({"x": table[8:]})["x"], table)
     assert np.shares_memory(Batch({"x": table}).take(slice(5, 9))["x"], table)
+
+
+# data that is given by hand
+
+
+def test_a_list_of_rows_is_a_batch() -> None:
+    rows = [
+        {"obs": np.zeros(2), "action": 1, "last": False},
+        {"obs": [1, 2], "action": 0, "last": True},
+    ]
+    found = as_batch("here", rows)
+    assert repr(found) == "Batch(2 rows; obs: float32[2], action: int64, last: bool)"
+    np.testing.assert_array_equal(found["obs"], [[0, 0], [1, 2]])
+
+
+def test_columns_by_name_are_copied() -> None:
+    column = np.zeros(3)
+    found = as_batch("here", {"reward": column, "n": [1, 2, 3]})
+    assert repr(found) == "Batch(3 rows; reward: float32, n: int64)"
+    column[0] = 1  # still writable
+    assert found["reward"][0] == 0
+
+
+def test_a_batch_stays_itself() -> None:
+    one = batch()
+    assert as_batch("here", one) is one
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ([1, 2], TypeError, r"here: \[1, 2\] is not a batch; expected a Batch, columns by name"),
+        ([], TypeError, r"here: \[\] is not a batch; .* or a list of rows"),
+        (np.zeros(3), TypeError, "is not a batch"),
+        ([{"n": 1}, {"m": 1}], ValueError, "here: row 1 has m; expected n, as in row 0"),
+        (
+            [{"n": [1]}, {"n": [1, 2]}],
+            ValueError,
+            "the column 'n' is .*; expected numbers, in the same",
+        ),
+        ({"n": [None]}, ValueError, r"the column 'n' is \[None\]; expected numbers"),
+        ({"n": 3}, ValueError, "the column 'n' is 3; expected numbers"),
+    ],
+)
+def test_what_is_no_batch_is_refused_in_words(
+    data: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        as_batch("here", data)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -10,6 +13,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, part
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Link
+from flowrl.core.signatures import written_doc
 
 
 class Mill(Node):
@@ -30,6 +34,8 @@ class Mill(Node):
 
 class Rye(Part):
     """A part with a parameter."""
+
+    kind = "flour"
 
     class Config(BaseConfig):
         weight: float = param(1.0, "of a grain", gt=0)
@@ -69,3 +75,92 @@ def test_a_wrong_parameter_of_a_part_is_named() -> None:
 def test_a_required_link_must_be_given() -> None:
     with pytest.raises(TypeError, match="Mill: missing the link 'water'; give it by keyword"):
         Mill(stones=2)
+
+
+# what help and completion show
+
+
+class Bread(Rye):
+    """Made of rye."""
+
+    class Config(Rye.Config):
+        flour: Any = part("flour", "what is baked", default="rye")
+        salt: float | None = param(None, "grams")
+
+    def __init__(self, config: BaseConfig | None = None, /, *, oven: str, **params: Any) -> None:
+        super().__init__(config, **params)
+        self.oven = oven
+
+
+class Slice(Bread):
+    def __init__(self, bread: Bread) -> None:
+        super().__init__(oven=bread.oven)
+
+
+def test_a_signature_has_links_and_parameters_with_types_and_defaults() -> None:
+    assert str(inspect.signature(Mill)) == (
+        "(*, water: Any, wind: Any = None, grain: Any = None, stones: int, "
+        "speed: Literal['slow', 'fast'] = 'slow', seed: 'int' = 0)"
+    )
+    assert str(inspect.signature(Bread)) == (
+        "(*, oven: 'str', weight: float = 1.0, flour: Any = None, salt: float | None = None)"
+    )
+
+
+def test_a_class_with_a_constructor_of_its_own_keeps_its_signature() -> None:
+    bread = Bread(oven="wood")
+    assert list(inspect.signature(Slice).parameters) == ["bread"]
+    assert Slice(bread).oven == "wood"
+    assert Slice.__doc__ == "Made of rye."
+
+
+def test_help_says_what_each_parameter_means() -> None:
+    shown = pydoc.render_doc(Bread, renderer=pydoc.plaintext)
+    assert " |  Made of rye." in shown
+    assert " |      weight: of a grain (default: 1.0)" in shown
+    assert " |      flour: what is baked (default: 'rye')" in shown
+    mill = Mill.__doc__ or ""
+    assert "    water: a node with the service 'water'" in mill
+    assert "    stones: how many (required)" in mill
+
+
+def test_a_docstring_is_kept_as_it_is_written() -> None:
+    assert written_doc(Bread) == "Made of rye."
+    assert written_doc(Mill) == "Has all that a node can be given."
+    assert (Node.__doc__ or "").startswith("The base of all nodes.")
+
+
+# wrong calls
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: Mill("a brook", 2),
+            "Mill takes its parameters by keyword, Mill(water=…, wind=…, grain=…, stones=…, speed=…, seed=…); "
+            "got by position: str, int",
+        ),
+        (
+            lambda: Rye(2.0),
+            "Rye takes its parameters by keyword, Rye(weight=…); got by position: float",
+        ),
+        (
+            lambda: Bread(Bread.Config(), "wood"),
+            "Bread takes its parameters by keyword, Bread(oven=…, weight=…, flour=…, salt=…); "
+            "got by position: str",
+        ),
+        (
+            lambda: Bread(oven="", flour=Rye),
+            "Bread.flour is the class Rye; expected an object of it: Rye(…)",
+        ),
+        (
+            lambda: Mill(water="", stones=1, grain=Rye()),
+            "Mill.grain is the flour Rye; expected: grain",
+        ),
+    ],
+)
+def test_a_wrong_call_says_what_is_wanted(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        call()
+    assert str(raised.value) == words

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,11 @@ from flowrl.core.node import Node
 from flowrl.nodes.catalogue import CATALOGUE
 
 ALL = [(kind, name, path) for kind, of in CATALOGUE.items() for name, path in of.items()]
+KNOWN = [
+    *(path for _, _, path in ALL),
+    *flowrl.nodes.BASE_CLASSES,
+    *flowrl.nodes.OTHER_CLASSES,
+]
 
 
 @pytest.mark.parametrize(("kind", "name", "path"), ALL, ids=[f"{k} {n}" for k, n, _ in ALL])
@@ -46,7 +53,7 @@ def test_the_whole_catalogue_is_imported_without_torch() -> None:
     assert found.returncode == 0, found.stderr
 
 
-@pytest.mark.parametrize("path", [*(path for _, _, path in ALL), *flowrl.nodes.BASE_CLASSES])
+@pytest.mark.parametrize("path", KNOWN)
 def test_every_class_can_be_imported_from_flowrl_nodes_by_its_name(path: str) -> None:
     module, _, cls = path.partition(":")
     assert getattr(flowrl.nodes, cls) is getattr(importlib.import_module(module), cls)
@@ -61,5 +68,24 @@ def test_names_of_classes_are_unique() -> None:
 def test_an_unknown_name_is_an_error() -> None:
     with pytest.raises(ImportError, match="cannot import name 'SampleColector'"):
         exec("from flowrl.nodes import SampleColector")
-    with pytest.raises(AttributeError, match="no 'SampleColector'; `flowrl nodes` lists all"):
+    with pytest.raises(AttributeError, match="no 'SampleColector'; did you mean 'SampleCollector'"):
         _ = flowrl.nodes.SampleColector
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """The imports for type checking are those of the catalogue, each from its module."""
+    tree = ast.parse(Path(flowrl.nodes.__file__).read_text(encoding="utf-8"))
+    [guarded] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        f"{line.module}:{alias.name}"
+        for line in guarded.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+        if alias.asname == alias.name  # so that type checkers take it for exported
+    }
+    assert seen == set(KNOWN)
+
+
+def test_help_shows_all_names() -> None:
+    classes = [path.partition(":")[2] for _, _, path in ALL]
+    assert set(classes) <= set(flowrl.nodes.__all__)
