@@ -66,8 +66,7 @@ def replay_arguments(parser: ArgumentParser) -> None:
 
 
 def replay(arguments: Namespace) -> int:
-    """Replay an env's last episode. The env may fail again, which is what the user wants to see, so the status is 0."""
+    """Replay an env's last episode. The status is 0 if it failed again, which is what the user wants to see, else 1."""
     # by name, because the engine imports no nodes
     module = importlib.import_module("flowrl.nodes.env_managers.crash_files")
-    module.replay_crash_file(arguments.file, arguments.pdb)
-    return 0
+    return 0 if module.replay_crash_file(arguments.file, arguments.pdb) else 1

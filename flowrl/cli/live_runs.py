@@ -14,6 +14,7 @@ from typing import Any
 
 from flowrl.cli.arguments import add_run
 from flowrl.core.errors import FlowError, UsageError, spelling_hint
+from flowrl.core.json_text import parse_object
 from flowrl.core.wording import count_text
 from flowrl.runs.folder import SUMMARY_FILE, instance_of_log
 from flowrl.runs.queries import (
@@ -209,7 +210,7 @@ def _summary(entry: RunEntry) -> tuple[str, str]:
     """The status of an ended run, and its summary in words."""
     path = Path(entry.run_dir) / SUMMARY_FILE
     try:
-        summary = json.loads(path.read_text())
+        summary = parse_object(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return "?", f"{entry.run_dir}: process {entry.pid} has ended without a summary"
     again = f"\nto repeat: {summary['repeat']}" if summary.get("repeat") else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.errors import RunError
+from flowrl.core.json_text import parse_object
 from flowrl.core.state import State
 
 METADATA_KEY = "flowrl"
@@ -36,16 +37,23 @@ def read_checkpoint(path: Path) -> tuple[State, dict[str, Any]]:
 
     try:
         with safe_open(path, "numpy") as file:
-            meta, names = json.loads(file.metadata()[METADATA_KEY]), sorted(file.keys())
+            meta, names = parse_object(file.metadata()[METADATA_KEY]), sorted(file.keys())
             key = names[0].rpartition("/")[0] if names else ""
             own = [n for n in names if n.rpartition("/")[0] == key]
             arrays = {n.rpartition("/")[2]: file.get_tensor(n) for n in own}
         counts = {k: int(meta[k]) for k in ("env_steps", "train_iters")}
+        command = meta["command"].get(key, {})
+        if not isinstance(command, dict):
+            raise ValueError(f"the command of '{key}' is no object")
         info = {**meta["info"], **counts, "node": key}
-        return State(arrays, meta["command"].get(key, {}), int(meta["version"])), info
+        return State(arrays, command, int(meta["version"])), info
     except FileNotFoundError:
         raise RunError(
             f"{path}: there is no such checkpoint; the run has not saved one yet"
         ) from None
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+    except KeyError as missing:
+        raise RunError(f"{path}: is not a checkpoint of flowrl: it has no {missing}") from missing
+    except (
+        SafetensorError, OSError, ValueError, TypeError, AttributeError, OverflowError,
+    ) as error:  # fmt: skip
         raise RunError(f"{path}: is not a checkpoint of flowrl: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from flowrl.checks.check import check
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.errors import NodeError, RunError, UsageError
+from flowrl.core.json_text import parse_object
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec
@@ -88,7 +88,12 @@ def evaluate_best_checkpoint(
 def _version_warnings(run: Path) -> list[str]:
     """A warning if another version of flowrl made the run, as its evaluator may have played differently."""
     path = run / ENVIRONMENT_FILE
-    made_by = json.loads(path.read_text(encoding="utf-8")).get("flowrl") if path.is_file() else None
+    if not path.is_file():
+        return []
+    try:
+        made_by = parse_object(path.read_text(encoding="utf-8")).get("flowrl")
+    except (OSError, ValueError) as error:
+        return [f"{path}: cannot be read: {error}; which version of flowrl made the run is unknown"]
     if made_by in (None, VERSION):
         return []
     return [f"the run was made by flowrl {made_by}, and this is {VERSION}"]

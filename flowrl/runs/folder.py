@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, TextIO
 
 from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, VerdictRecord
 from flowrl.core.errors import RunError, UsageError
+from flowrl.core.json_text import parse_object
 from flowrl.core.state import State
 from flowrl.graph.model import Graph
 from flowrl.runs.checkpoint import checkpoint_bytes
@@ -202,10 +203,12 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             if line.strip():
-                rows.append(json.loads(line))
+                rows.append(parse_object(line))
         except ValueError:
             if number < len(lines):
-                raise RunError(f"{path}:{number}: is not JSON; the file is damaged") from None
+                raise RunError(
+                    f"{path}:{number}: is not a JSON object; the file is damaged"
+                ) from None
     return rows
 
 

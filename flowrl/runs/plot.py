@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from flowrl.core.errors import RunError, UsageError
+from flowrl.core.json_text import parse_object
 from flowrl.runs.folder import SUMMARY_FILE, read_jsonl
 
 MEASURE = "return_mean"
+MAX_DRAWN = 1e300  # the absolute value; larger ones cannot be put on an axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,13 @@ def learning_curves(run: Path) -> list[LearningCurve]:
     points: dict[str, list[tuple[float, float]]] = {}
     for row in read_jsonl(path):
         if row.get("role") == "evaluator" and _is_number(row.get(MEASURE)):
-            points.setdefault(row["node"], []).append((row["env_steps"], row[MEASURE]))
+            node, env_steps = row.get("node"), row.get("env_steps")
+            if not (isinstance(node, str) and _is_number(env_steps)):
+                raise RunError(
+                    f"{path}: an evaluation has the node {node!r:.40} and env_steps {env_steps!r:.40}; expected a "
+                    "name and a number; the file is damaged"
+                )
+            points.setdefault(node, []).append((env_steps, row[MEASURE]))
     if not points:
         raise RunError(
             f"{run}: contains no evaluation yet; wait for the first one, or add an evaluator to the graph"
@@ -73,19 +80,23 @@ def learning_curves(run: Path) -> list[LearningCurve]:
     ]
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     """Whether a value can be drawn. NaN and infinity are stored as strings."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) < MAX_DRAWN
 
 
 def _graph_name(run: Path) -> str:
     """The graph's name, from the summary or, before there is one, from the resolved graph."""
     try:
-        return str(json.loads((run / SUMMARY_FILE).read_text(encoding="utf-8"))["graph"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(parse_object((run / SUMMARY_FILE).read_text(encoding="utf-8"))["graph"])
+    except (OSError, ValueError, KeyError):
         pass
     try:
-        first = (run / "graph.yaml").read_text(encoding="utf-8").partition("\n")[0]
+        first = (
+            (run / "graph.yaml").read_text(encoding="utf-8", errors="replace").partition("\n")[0]
+        )
     except OSError:
         return run.name
     name = first.removeprefix("# ").partition(",")[0].strip()

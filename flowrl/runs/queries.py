@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.errors import FlowError, UsageError
+from flowrl.core.json_text import parse_object
 from flowrl.core.plain_data import MalformedDataError
 from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE
 from flowrl.runs.registry import RunEntry, live_entries
@@ -34,7 +35,7 @@ def ask(entry: RunEntry, **query: Any) -> dict[str, Any]:
             connection.connect(entry.socket)
             connection.sendall(json.dumps(query).encode() + b"\n")
             answer = _read_answer(connection, deadline)
-        data: dict[str, Any] = json.loads(answer)
+        data = parse_object(answer)
     except (OSError, ValueError) as error:
         why = error if str(error) else type(error).__name__
         what = f"{entry.run_dir}: process {entry.pid} lives, but does not answer: {why}"

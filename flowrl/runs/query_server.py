@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flowrl.core.json_text import parse_object
 from flowrl.runs.registry import (
     RegistryUnavailable,
     RunEntry,
@@ -79,9 +80,7 @@ class QueryServer:
             if not part or len(line) > QUERY_BYTES or time.monotonic() > deadline:
                 break
         try:
-            query = json.loads(line)
-            if not isinstance(query, dict):
-                raise ValueError("not an object")
+            query = parse_object(line)
         except ValueError:
             return {"error": "expected a line of JSON: an object"}
         for _ in range(TRIES):

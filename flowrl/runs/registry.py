@@ -14,9 +14,9 @@ import stat
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from flowrl.core.errors import FlowError
+from flowrl.core.json_text import parse_object
 
 MAX_PATH_BYTES = 100  # of a unix socket; the system allows a few more
 FILE_NAME_BYTES = 24
@@ -101,7 +101,7 @@ def live_entries() -> list[RunEntry]:
 def _read_entry(path: Path) -> RunEntry | None:
     try:
         with path.open("rb") as file:
-            fields: Any = json.loads(file.read(MAX_ENTRY_BYTES))
+            fields = parse_object(file.read(MAX_ENTRY_BYTES))
         return RunEntry(**fields)
     except (OSError, ValueError, TypeError):
         return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from flowrl.core.errors import RunError
+from flowrl.core.json_text import parse_object
 from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE
 from flowrl.runs.token_diff import diff_tokens
@@ -76,7 +76,6 @@ def _shown(value: Any) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return parse_object(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: cannot be read: {error}") from None
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,6 +9,7 @@ from typing import Any, NoReturn
 from flowrl.core.batch import Array, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
+from flowrl.core.json_text import parse_object
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.policy import (
@@ -121,12 +121,17 @@ def read_weights(path: Path) -> State:
 
     try:
         with safe_open(path, "numpy") as file:
-            info = json.loads(file.metadata()["flowrl"])
+            info = parse_object(file.metadata()["flowrl"])
             names = sorted(file.keys())
             node = names[0].rpartition("/")[0]
             own = [name for name in names if name.rpartition("/")[0] == node]
             arrays = {name.rpartition("/")[2]: file.get_tensor(name) for name in own}
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        command = info["command"].get(node, {})
+        if not isinstance(command, dict):
+            raise ValueError(f"the command of '{node}' is no object")
+    except (
+        SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError,
+    ) as error:  # fmt: skip
         what = f"'{path}' is not a checkpoint: {type(error).__name__}: {error}"
         raise UnsoundError(what, "give a checkpoint of a flowrl run", "checkpoint") from error
-    return State(arrays, info["command"].get(node, {}))
+    return State(arrays, command)

@@ -127,7 +127,7 @@ def test_the_debugger_stops_where_an_env_fails_or_before_it_ends_its_process(
     crash = crashed(tmp_path, fault)
     capsys.readouterr()
     monkeypatch.setattr("sys.stdin", StringIO("where\n" + commands))
-    assert main(["replay", crash, "--pdb"]) == 0
+    assert main(["replay", crash, "--pdb"]) == (1 if fault == "exit" else 0)
     printed = capsys.readouterr().out
     assert [text for text in shown if text not in printed] == []
 
@@ -137,5 +137,5 @@ def test_an_episode_that_does_not_fail_again_is_reported(
 ) -> None:
     crash = Path(crashed(tmp_path, "raise"))
     crash.write_text(crash.read_text().replace('"probability": 1.0', '"probability": 0.0'))
-    assert main(["replay", str(crash)]) == 0
+    assert main(["replay", str(crash)]) == 1
     assert "it did not fail again in 1 steps" in capfd.readouterr().out

@@ -86,8 +86,10 @@ def test_replay_does_not_call_a_function_of_the_standard_library(
         "what": "reset raised", "traceback": "", "timeout_s": None, "complete": True, "dtype": "float64", "actions": [],
     }  # fmt: skip
     (folder / "crash.json").write_text(json.dumps(crash))
-    _, out, err = flowrl("replay", "crash.json")
-    assert message in out + err
+    status, _, err = flowrl("replay", "crash.json")
+    assert status == 2
+    assert err.startswith("flowrl: crash.json: its env cannot be made: ")
+    assert message in err
     assert not Path("called").exists()
 
 

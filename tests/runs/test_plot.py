@@ -113,7 +113,9 @@ def test_a_damaged_line_in_the_middle_is_reported_with_its_number(tmp_path: Path
     run = make_run(tmp_path / "a", [(100, 9)], end="\n{oh\n{}\n")
     with pytest.raises(RunError) as error:
         learning_curves(run)
-    assert str(error.value) == (f"{run / 'metrics.jsonl'}:4: is not JSON; the file is damaged")
+    assert str(error.value) == (
+        f"{run / 'metrics.jsonl'}:4: is not a JSON object; the file is damaged"
+    )
 
 
 def test_an_empty_list_of_runs_is_refused(tmp_path: Path) -> None:

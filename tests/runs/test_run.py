@@ -284,7 +284,7 @@ def test_a_last_line_that_was_cut_short_is_left_out(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
     assert read_jsonl(path) == [{"a": 1}, {"a": 2}]
     path.write_text('{"a": 1}\n{"a"\n{"a": 3}\n')
-    with pytest.raises(RunError, match=r"m.jsonl:2: is not JSON"):
+    with pytest.raises(RunError, match=r"m.jsonl:2: is not a JSON object"):
         read_jsonl(path)
     with pytest.raises(RunError, match=r"n.jsonl: cannot be read: .*; is this a run folder\?"):
         read_jsonl(tmp_path / "n.jsonl")
