@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from flowrl.checks.ordering import find_cycle, topological_order
 from flowrl.core.errors import Problem
-from flowrl.core.ports import ANY, In, Input, Link, Out, Output, Port, Service, StateIn, StateOut
+from flowrl.core.ports import ANY, In, Input, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, link_edges
 
 _PORT_NOUNS = {  # names of port types in messages
@@ -25,21 +25,22 @@ def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Pr
     Ports of `incomplete` nodes are not checked: an edge with a problem of its own may be missing there.
     """
     connected = {ref for edge in graph.edges for ref in (*edge.sources, edge.to)}
+    ports = PortIndex(graph)
     for name, spec in graph.nodes.items():
         for port, kind in spec.cls.ports.items():
             is_checked = not kind.optional and name not in incomplete
             if is_checked and PortRef(name, port) not in connected:
-                yield _unconnected_port(graph, spec, port, kind)
+                yield _unconnected_port(ports, spec, port, kind)
     yield from _shared_service_problems(graph)
     yield from _link_cycle_problems(graph)
 
 
-def _unconnected_port(graph: Graph, spec: NodeSpec, port: str, kind: Port) -> Problem:
+def _unconnected_port(ports: PortIndex, spec: NodeSpec, port: str, kind: Port) -> Problem:
     is_input = isinstance(kind, Input)
-    candidates = _fitting_ports(graph, spec.name, kind, Output if is_input else Input)
+    candidate = ports.find_partner(spec.name, kind)
     own, arrow = f"{spec.name}.{port}", "<->" if kind.kind == "link" else "->"
-    if candidates:
-        ends = (candidates[0], own) if is_input else (own, candidates[0])
+    if candidate:
+        ends = (candidate, own) if is_input else (own, candidate)
         hint = f"add '{ends[0]} {arrow} {ends[1]}'"
     elif is_input:
         hint = f"no node of the graph gives '{kind.type}'"
@@ -50,16 +51,32 @@ def _unconnected_port(graph: Graph, spec: NodeSpec, port: str, kind: Port) -> Pr
     return Problem(str(spec.location()), what, hint)
 
 
-def _fitting_ports(graph: Graph, name: str, kind: Port, side: object) -> list[str]:
-    """Return ports of other nodes that the port could be connected to. Ports of the same type come first."""
-    found = [
-        (port.type != kind.type, f"{node}.{n}")
-        for node, spec in graph.nodes.items()
-        for n, port in spec.cls.ports.items()
-        if node != name and isinstance(port, side) and port.kind == kind.kind  # type: ignore[arg-type]
-        if port.type == kind.type or (kind.kind == "stream" and ANY in (port.type, kind.type))
-    ]
-    return [text for _, text in sorted(found, key=lambda f: f[0])]
+class PortIndex:
+    """The ports of a graph by side, kind and type, so that a partner is found without a search through all nodes.
+
+    Only the first ports of two nodes are kept under each key: one that is not the asking node's own is enough.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._found: dict[tuple[bool, str, str | None], list[PortRef]] = {}
+        for node, spec in graph.nodes.items():
+            for name, port in spec.cls.ports.items():
+                for port_type in (port.type, None):  # None: of whatever type
+                    key = (isinstance(port, Input), port.kind, port_type)
+                    refs = self._found.setdefault(key, [])
+                    if len({ref.node for ref in refs}) < 2:
+                        refs.append(PortRef(node, name))
+
+    def find_partner(self, node: str, port: Port) -> PortRef | None:
+        """Return a port of another node that this port could be connected to, one of the same type if there is any."""
+        types: list[str | None] = [port.type]
+        if port.kind == "stream":
+            types.append(None if port.type == ANY else ANY)
+        for port_type in types:
+            for ref in self._found.get((not isinstance(port, Input), port.kind, port_type), ()):
+                if ref.node != node:
+                    return ref
+        return None
 
 
 def _shared_service_problems(graph: Graph) -> Iterator[Problem]:

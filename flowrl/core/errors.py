@@ -10,7 +10,7 @@ FlowError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,17 @@ class Problems(list[Problem]):
         self.append(Problem(str(where), what, hint))
 
 
+SHOWN_PROBLEMS = 50  # more of them hide the first ones, which often cause the others
+
+
+def problem_lines(problems: Sequence[Problem]) -> list[str]:
+    """The problems as text: the first ones, and how many more there are."""
+    lines = [str(problem) for problem in problems[:SHOWN_PROBLEMS]]
+    if len(problems) > SHOWN_PROBLEMS:
+        lines.append(f"and {len(problems) - SHOWN_PROBLEMS:,} more problems")
+    return lines
+
+
 class FlowError(Exception):
     """The base of all errors that flowrl raises on purpose."""
 
@@ -43,7 +54,7 @@ class GraphError(FlowError):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(map(str, self.problems)))
+        super().__init__("\n".join(problem_lines(self.problems)))
 
 
 class UsageError(FlowError):

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate
 from flowrl.checks.serial_program import Schedule
-from flowrl.core.errors import Problem
+from flowrl.core.errors import Problem, problem_lines
 from flowrl.graph.model import Edge, paths_text
 
 
 def check_text(checked: CheckedGraph) -> str:
     """The verdict on a graph: its problems, or its schedule, edges and determinism."""
-    lines = [str(p) for p in checked.problems]
+    lines = problem_lines(checked.problems)
     lines += [f"warning: {w}" for w in checked.warnings]
     name = checked.graph.name
     if checked.problems:
