@@ -34,6 +34,7 @@ class Problems(list[Problem]):
         self.append(Problem(str(where), what, hint))
 
 
+MANY_WORDS = 1000  # among more, only those that may be close are compared
 SHOWN_PROBLEMS = 50  # more of them hide the first ones, which often cause the others
 
 
@@ -96,7 +97,15 @@ def shortened_repr(value: Any) -> str:
 def closest_word(word: str, words: Iterable[str]) -> str | None:
     """Return the known word that was probably meant; None if none is close."""
     # sorted, so that equally close words have the same order in every process
-    return next(iter(difflib.get_close_matches(word[:80], sorted(set(words)), n=1)), None)
+    known = sorted(set(words))
+    if len(known) > MANY_WORDS:
+        known = [other for other in known if _may_be_close(word, other)]
+    return next(iter(difflib.get_close_matches(word[:80], known, n=1)), None)
+
+
+def _may_be_close(word: str, other: str) -> bool:
+    """Return whether the words have similar lengths and the same beginning or end; far cheaper than comparing them."""
+    return abs(len(word) - len(other)) <= 2 and (word[:2] == other[:2] or word[-2:] == other[-2:])
 
 
 def spelling_hint(word: str, words: Iterable[str]) -> str:

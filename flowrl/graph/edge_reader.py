@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowrl.core.errors import Problem, Problems, closest_word, spelling_hint
+from flowrl.core.errors import SHOWN_PROBLEMS, Problem, Problems, closest_word, spelling_hint
 from flowrl.core.ports import ANY, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.graph.edge_statements import EdgeEnd, EdgeStatement
 from flowrl.graph.model import EDGE_OPTIONS, Edge, NodeSpec, PortRef
@@ -103,10 +103,7 @@ class EdgeReader:
         ends = (*statement.sources, statement.to)
         for end in ends:
             if not self.is_known(end) and end.node not in self.broken_nodes:
-                names = {*self.nodes, *self.broken_nodes, *self.part_ports}
-                what = f"edges: unknown node '{end.node}'"
-                self.problems.add(statement.location, what, spelling_hint(end.node, names))
-                self.incomplete |= self.node_names(closest_word(end.node, names) or "")
+                self.add_unknown_node(statement, end.node)
         if not all(map(self.is_known, ends)):
             of_options = (
                 written_option_problem(str(statement.to), n, i)
@@ -124,6 +121,15 @@ class EdgeReader:
             self.problems.add(statement.location, what, "name the port")
             return None
         return self.make_edge(statement, tuple(source for source, _ in found), found[0][1])
+
+    def add_unknown_node(self, statement: EdgeStatement, name: str) -> None:
+        what = f"edges: unknown node '{name}'"
+        if len(self.problems) >= SHOWN_PROBLEMS:  # nobody reads its hint, which takes a search
+            self.problems.add(statement.location, what)
+            return
+        names = {*self.nodes, *self.broken_nodes, *self.part_ports}
+        self.problems.add(statement.location, what, spelling_hint(name, names))
+        self.incomplete |= self.node_names(closest_word(name, names) or "")
 
     def is_known(self, end: EdgeEnd) -> bool:
         if end.node in self.part_ports:

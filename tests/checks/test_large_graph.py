@@ -59,3 +59,9 @@ def test_only_the_first_of_many_problems_are_shown() -> None:
     assert len(lines) == 51
     assert lines[-1] == "and 10 more problems"
     assert len(raised.value.problems) == 60
+
+
+def test_a_misspelt_name_is_found_among_thousands(write):
+    text = large_graph(2000).replace("- collector17 ", "- colector17 ")
+    [problem, *_] = check(load_graph(write(text))).problems
+    assert problem.hint == "did you mean 'collector17'?"
