@@ -22,15 +22,21 @@ Keys = tuple[str | int, ...]
 _NAMED = re.compile(r"([A-Za-z_]\w*)(\.\w+)*:[\w.-]+")
 
 
+def named_modules(graph: Graph) -> Iterator[tuple[str, str, str]]:
+    """Yield each import path in the graph: the node that names it, its top-level module, and the whole path."""
+    for node, spec in graph.nodes.items():
+        for text in _texts([spec.type, written_params(spec.config)]):
+            if named := _NAMED.fullmatch(text):
+                yield node, named[1], text
+
+
 def modules_beside(graph: Graph) -> dict[str, Path]:
     """The folder of each top-level module beside the graph that the graph names."""
     found = {}
-    for spec in graph.nodes.values():
-        for text in _texts([spec.type, written_params(spec.config)]):
-            named = _NAMED.fullmatch(text)
-            folder = _folder_of(named[1], graph.folders) if named else None
-            if named and folder is not None:
-                found[named[1]] = folder
+    for _, module, _ in named_modules(graph):
+        folder = _folder_of(module, graph.folders)
+        if folder is not None:
+            found[module] = folder
     return found
 
 

@@ -38,7 +38,7 @@ from flowrl.runtime.executor import Cut, Executor
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
 from flowrl.runtime.sites.coordinator import Coordinator
-from flowrl.runtime.sites.graph_transfer import graph_to_send
+from flowrl.runtime.sites.graph_transfer import graph_to_send, require_importable
 from flowrl.runtime.status import RUN_STATUS, NodeStats
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class Run:
         self.hosts: JoinedHosts | None = None
         self._places = host_places(self.graph, self._placed)
         check_rendezvous(self._places, rendezvous)
+        if "process" in self.layout.kinds.values():  # on this machine or on a host
+            require_importable(self.graph)
         self.out = out
         self.hash_tokens = hash_tokens
         self.watcher = watcher or Watcher()

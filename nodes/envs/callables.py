@@ -20,7 +20,7 @@ class CallableEnvs(Part):
     """Env i is made by callable i, modulo their number.
 
     Worker processes import the callables by path. There they must be functions or classes at the top of a module, or
-    `functools.partial` of these with plain arguments.
+    `functools.partial` of these with arguments that `portable` can encode.
     """
 
     kind = "env"

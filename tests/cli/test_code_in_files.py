@@ -68,7 +68,7 @@ def test_no_verb_calls_a_function_of_the_standard_library(
             "'subprocess:call' belongs to Python's standard library",
         ),
         (
-            {"$partial": {"$call": "subprocess:call"}, "args": [["touch", "called"]], "kwargs": {}},
+            {"$partial": {"$object": "subprocess:call"}, "args": [["touch", "called"]], "kwargs": {}},
             "'subprocess:call' belongs to Python's standard library",
         ),
         (

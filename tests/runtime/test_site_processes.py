@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
+from flowrl.core.errors import GraphError, UsageError
 from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
@@ -24,8 +25,10 @@ from flowrl.runs.run import Run
 from flowrl.runtime.control.messages import SiteReady
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.sites.coordinator import Coordinator
+from flowrl.runtime.sites.graph_transfer import read_graph
 from flowrl.runtime.sites.launched_sites import SiteLost
 from tests.combinations import slow_except
+from tests.toys.toy_nodes import FailingNode
 from tests.toys.toy_runs import toy_graph
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
@@ -174,3 +177,25 @@ with ServerReport(int(sys.argv[1])).failure():
         done = subprocess.run(command, pass_fds=[writing], timeout=60, check=False)
         os.close(writing)
         assert (done.returncode, reader.read()) == (1, b"")
+
+
+@pytest.mark.parametrize("placement", ["processes", "c=process"])
+def test_a_type_of_the_script_is_refused_before_anything_starts(
+    placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "MyNode", FailingNode, raising=False)
+    checked = check(load_data(toy_graph({"c": "Source", "f": "__main__:MyNode"}, ["c -> f"])))
+    with pytest.raises(UsageError) as raised:
+        Run(checked, placement=placement, out=tmp_path / "r")
+    assert str(raised.value) == (
+        "nodes.f: '__main__:MyNode' is in the script that was started, and sites in other processes cannot import "
+        "it; move it to a module beside the script, and name it 'my_module:MyNode'"
+    )
+    run = Run(checked, placement="threads", out=tmp_path / "r", limits=Limits(rounds=1))
+    assert run.run().status == "finished"
+
+
+def test_a_graph_that_another_process_reads_differently_fails_with_its_problems() -> None:
+    config = {"title": "g", "graph": "nodes: {c: {type: 'no_such_module:Collector'}}\nedges: []\n"}
+    with pytest.raises(GraphError, match="there is no module 'no_such_module'"):
+        read_graph(config)

@@ -17,7 +17,8 @@ from flowrl.checks.fingerprint import differing_parts, graph_data, graph_fingerp
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import LoadedGraph, load_data, load_text
-from flowrl.graph.needed_files import file_params, files_beside
+from flowrl.graph.model import Graph
+from flowrl.graph.needed_files import file_params, files_beside, named_modules
 
 MAX_MODULES, MAX_MODULE_BYTES = 2000, 32 << 20  # of Python files
 MAX_FILE_BYTES = 1 << 30  # of all other files together
@@ -38,6 +39,18 @@ class SentGraph:
                 yield name, file.read(PIECE_BYTES)
                 while piece := file.read(PIECE_BYTES):
                     yield name, piece
+
+
+def require_importable(graph: Graph) -> None:
+    """Refuse a graph that names something of the script that was started, which is `__main__` in its process only."""
+    problems = dict.fromkeys(
+        f"nodes.{node}: '{path}' is in the script that was started, and sites in other processes cannot import it; "
+        f"move it to a module beside the script, and name it 'my_module:{path.partition(':')[2]}'"
+        for node, module, path in named_modules(graph)
+        if module == "__main__"
+    )
+    if problems:
+        raise UsageError("\n".join(problems))
 
 
 def graph_on_this_machine(checked: CheckedGraph) -> dict[str, Any]:
@@ -75,7 +88,7 @@ def graph_to_send(checked: CheckedGraph) -> SentGraph:
 def read_graph(config: Mapping[str, Any]) -> CheckedGraph:
     """Read and check the graph of a run in another process; raise GraphMismatch if a host reads it differently."""
     if "fingerprint" not in config:
-        return check(load_text(config["graph"], config["title"]))
+        return check(load_text(config["graph"], config["title"])).require_sound()
     checked = check(load_sent_graph(config, Path(config["files"])))
     different = differing_parts(graph_fingerprint(checked), config["fingerprint"])
     if different:
