@@ -104,9 +104,11 @@ def __dir__() -> list[str]:
     return sorted({*__all__, "nodes", *(name for name in globals() if name.startswith("__"))})
 
 
-def __getattr__(name: str) -> Any:
-    if name == "nodes":
-        return importlib.import_module("flowrl.nodes")
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'flowrl' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"flowrl.{_MODULE_OF[name]}"), name)
+if not TYPE_CHECKING:  # to type checkers it would promise every name
+
+    def __getattr__(name: str) -> Any:
+        if name == "nodes":
+            return importlib.import_module("flowrl.nodes")
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'flowrl' has no attribute '{name}'")
+        return getattr(importlib.import_module(f"flowrl.{_MODULE_OF[name]}"), name)

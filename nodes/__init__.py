@@ -81,17 +81,19 @@ BASE_CLASSES = ("flowrl.nodes.policy:Policy", "flowrl.nodes.envs.wrappers.wrappe
 OTHER_CLASSES = ("flowrl.nodes.greedy_policy:GreedyPolicy",)  # not for graphs
 
 
-def __getattr__(name: str) -> Any:
-    paths = _paths()
-    if name == "__all__":
-        return sorted(paths)
-    path = paths.get(name)
-    if path is None:
-        hint = spelling_hint(name, paths)
-        raise AttributeError(
-            f"module 'flowrl.nodes' has no '{name}'; {hint}; `flowrl nodes` lists all"
-        )
-    return getattr(importlib.import_module(path.partition(":")[0]), name)
+if not TYPE_CHECKING:  # to type checkers it would promise every name
+
+    def __getattr__(name: str) -> Any:
+        paths = _paths()
+        if name == "__all__":
+            return sorted(paths)
+        path = paths.get(name)
+        if path is None:
+            hint = spelling_hint(name, paths)
+            raise AttributeError(
+                f"module 'flowrl.nodes' has no '{name}'; {hint}; `flowrl nodes` lists all"
+            )
+        return getattr(importlib.import_module(path.partition(":")[0]), name)
 
 
 def __dir__() -> list[str]:

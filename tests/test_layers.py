@@ -77,7 +77,7 @@ def documented_layers() -> list[set[str]]:
     """The layers in the table of the architecture page, the lowest last as it is shown there."""
     text = ARCHITECTURE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| \d+ \| (.+?) \|", text, re.MULTILINE)
-    return [set(re.findall(r"`flowrl\.([a-z.]+)`", row)) for row in rows]
+    return [set(re.findall(r"`flowrl\.([a-z_.]+)`", row)) for row in rows]
 
 
 def test_each_package_imports_only_packages_of_layers_above_it() -> None:

@@ -75,7 +75,7 @@ def test_an_unknown_name_is_an_error() -> None:
 def test_type_checkers_see_the_same_names() -> None:
     """The imports for type checking are those of the catalogue, each from its module."""
     tree = ast.parse(Path(flowrl.nodes.__file__).read_text(encoding="utf-8"))
-    [guarded] = [node for node in tree.body if isinstance(node, ast.If)]
+    guarded, *_ = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {
         f"{line.module}:{alias.name}"
         for line in guarded.body

@@ -1,0 +1,84 @@
+"""A user's program is checked by mypy as a user checks it: with flowrl as it is installed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+PROGRAM = """\
+import numpy as np
+
+import flowrl
+from flowrl import Batch, In, Link, Node, Out, param
+from flowrl.nodes import Dqn, Gymnasium, Learner, Mlp, SampleCollector, SerialEnvManager
+
+
+class Bonus(Node):
+    data = In("samples")
+    other = Link("other", optional=True)
+    out = Out("samples")
+
+    class Config(flowrl.Config):
+        weight: float = param(0.1, "of the bonus")
+
+    def fire(self, data: Batch) -> Batch:
+        return data
+
+
+class MyDqn(Dqn):
+    class Config(Dqn.Config):
+        more: int = param(1, "of it")
+
+
+result: flowrl.RunResult = flowrl.load("cartpole_dqn", {"policy.lr": 1e-3}).run(quiet=True)
+returns: np.ndarray = result.metrics()["evaluator"]["return_mean"]
+result.policy().act(np.zeros(4))
+envs = SerialEnvManager(env=Gymnasium(id="CartPole-v1"), count=8, seed=0)
+policy = MyDqn(obs=envs.spec().obs, action=envs.spec().action, model=Mlp(hidden=[8]), more=2)
+collector = SampleCollector(envs=envs, policy=policy, n_sample=96, seed=0)
+Learner(policy=policy).train(collector.collect())
+Bonus(weight=0.5, other=None)
+
+Dqn(obs=1, action=2, gama=0.9)  # wrong: Unexpected keyword argument "gama" for "Dqn"
+Dqn(obs=1, action=2, gamma="0.9")  # wrong: incompatible type "str"; expected "float"
+Dqn(gamma=0.9)  # wrong: Missing named argument
+MyDqn(obs=1, action=2, most=2)  # wrong: Unexpected keyword argument "most" for "MyDqn"
+Learner(policy)  # wrong: Too many positional arguments
+Learner(policy=policy, log_every_iters=None)  # wrong: incompatible type "None"; expected "int"
+Bonus(wait=0.5)  # wrong: Unexpected keyword argument "wait" for "Bonus"
+flowrl.load("x").run(step=5)  # wrong: Unexpected keyword argument "step" for "run"
+flowrl.laod("x")  # wrong: Module has no attribute "laod"
+"""
+
+
+@pytest.mark.slow
+def test_mypy_sees_the_keywords_of_nodes_and_parts(tmp_path: Path) -> None:
+    packages = tmp_path / "site" / "flowrl"  # links in the places where a wheel puts its packages
+    packages.mkdir(parents=True)
+    for path in (*(ROOT / "flowrl").iterdir(), ROOT / "nodes", ROOT / "graphs"):
+        (packages / path.name).symlink_to(path)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "mypy.ini").write_text(
+        "[mypy]\nstrict = true\nplugins = flowrl.mypy_plugin\nmypy_path = site\n"
+        "[mypy-flowrl.*]\nfollow_imports = silent\n"
+    )
+    command = [sys.executable, "-m", "mypy", "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    reported: dict[int, str] = {}
+    for line in done.stdout.splitlines():
+        if found := re.match(r"program\.py:(\d+): error: (.*)", line):
+            reported[int(found[1])] = reported.get(int(found[1]), "") + found[2]
+    wrong = {
+        number: line.partition("# wrong: ")[2]
+        for number, line in enumerate(PROGRAM.splitlines(), 1)
+        if "# wrong: " in line
+    }
+    assert reported.keys() == wrong.keys(), done.stdout + done.stderr
+    for number, expected in wrong.items():
+        assert expected in reported[number]
