@@ -44,14 +44,27 @@ def param(
 
 
 def part(
-    kind: str, about: str, *, shared: str = "", default: Any = REQUIRED, phase: bool = False
+    kind: str,
+    about: str,
+    *,
+    shared: str = "",
+    default: Any = REQUIRED,
+    phase: bool = False,
+    usual_type: str | None = None,
 ) -> Any:
     """Declare a parameter that is a part (a policy, a model, an env) with a type and parameters of its own.
 
     `shared` names a section at the top of the graph. The part is this section, overridden by the keys that the node
-    sets. `default` is written as in YAML: a type's name, or a mapping with `type`.
+    sets. `default` is written as in YAML: a type's name, or a mapping with `type`. With the default None there is no
+    part if neither the section nor the node gives one; `usual_type` is the type of one that is given without a type.
     """
-    extra = {"part": kind, "shared": shared, "phase": phase, "written": default}
+    extra = {
+        "part": kind,
+        "shared": shared,
+        "phase": phase,
+        "written": default,
+        "usual_type": usual_type,
+    }
     if default is REQUIRED:
         return Field(description=about, json_schema_extra=extra)
     return Field(None, description=about, json_schema_extra=extra)

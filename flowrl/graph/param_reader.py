@@ -40,7 +40,7 @@ def part_default(about: Mapping[str, Any]) -> str | None:
     """The type of a part where the graph gives none."""
     default = about["written"]
     named = default.get("type") if isinstance(default, Mapping) else default
-    return named if isinstance(named, str) else None
+    return named if isinstance(named, str) else about["usual_type"]
 
 
 class ParamReader:

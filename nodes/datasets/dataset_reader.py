@@ -6,13 +6,16 @@ from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
-from flowrl.core.batch import Batch, Column, row_bytes
+from flowrl.core.batch import Batch, Column, Schema, row_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import Out
 from flowrl.nodes.datasets.formats import format_of
 from flowrl.nodes.datasets.metadata import require_same_returns
+from flowrl.nodes.datasets.row_checks import require_valid_rows
+from flowrl.nodes.envs.agent_rows import env_spec
+from flowrl.nodes.observations import columns_under
 from flowrl.nodes.returns import bootstrap_discount
 
 
@@ -31,6 +34,13 @@ class DatasetReader(Node):
         rows: int | None = param(None, "the number of first rows that are read; default: all", ge=1)
         policy: Any = part(
             "policy", "the policy that learns from the rows", shared="policy", default=None
+        )
+        env: Any = part(
+            "env",
+            "the env of the rows: they are checked against its spaces; null: only for finite numbers",
+            shared="env",
+            default=None,
+            usual_type="gymnasium",
         )
 
     @classmethod
@@ -52,11 +62,22 @@ class DatasetReader(Node):
             return self._empty_table
         path = Path(self.config.path).expanduser()
         table = format_of(path).read(path, self.config.rows)
+        require_valid_rows(path, table, self._spaces(path))
         if _lacks_discount(table, self.config.policy):
             gamma = float(self.config.policy.config.gamma)
             table = table.replace(discount=bootstrap_discount(gamma, table["terminated"]))
         self._empty_table = Batch({name: array[:0].copy() for name, array in table.columns.items()})
         return table
+
+    def _spaces(self, path: Path) -> Schema:
+        """The columns of observations and actions: those of the env, or else what the file says of its own."""
+        if self.config.env is None:
+            return format_of(path).read_schema(path)[0]
+        spec = env_spec(self.config.env, 1)
+        obs = {
+            n: c for name in ("obs", "next_obs") for n, c in columns_under(name, spec.obs).items()
+        }
+        return {**obs, "action": spec.action}
 
 
 def _lacks_discount(columns: Container[str], policy: Any) -> bool:

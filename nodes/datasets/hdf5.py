@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from flowrl.core.batch import Batch, Schema
 from flowrl.core.node import MissingPackageError, UnsoundError
 from flowrl.nodes.datasets.metadata import ARRAY_NAME, NO_METADATA, DatasetMetadata, decode_metadata
-from flowrl.nodes.datasets.table_files import HINT, replaced_file, table_schema
+from flowrl.nodes.datasets.table_files import HINT, replaced_file, reported_problems, table_schema
 
 SUFFIXES = (".h5", ".hdf5")
 
@@ -53,13 +54,14 @@ def _import_h5py() -> Any:
         ) from missing
 
 
-def _open(path: Path) -> Any:
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    """Open a file for reading, and report what is wrong with it."""
     if not path.exists():
         raise UnsoundError(f"the file '{path}' does not exist", HINT, "path")
-    try:
-        return _import_h5py().File(path, "r")
-    except OSError as broken:
-        raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
+    h5py = _import_h5py()
+    with reported_problems(path), h5py.File(path, "r") as file:
+        yield file
 
 
 def _datasets(group: Any, prefix: str = "") -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:

@@ -11,7 +11,9 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import PartSpec
+from flowrl.core.json_text import parse_object
 from flowrl.core.node import UnsoundError
+from flowrl.core.plain_data import DataCodec
 
 ARRAY_NAME = "__flowrl__"  # the name of the array of bytes that contains the metadata as JSON
 COLUMN_FACTS = ("n", "low", "high", "frames")  # the facts of a column apart from dtype and shape
@@ -38,6 +40,7 @@ class DatasetMetadata:
 
 
 NO_METADATA = DatasetMetadata({}, {})
+METADATA = DataCodec[DatasetMetadata](DatasetMetadata)
 
 
 def metadata_of(schema: Schema | None, policy: Any) -> DatasetMetadata:
@@ -52,8 +55,11 @@ def metadata_of(schema: Schema | None, policy: Any) -> DatasetMetadata:
 
 def decode_metadata(array: Array) -> DatasetMetadata:
     """Decode metadata from an array of bytes. Unknown keys, of later versions, are ignored."""
-    content = json.loads(array.tobytes())
-    return DatasetMetadata(content["columns"], content["rows"])
+    content = parse_object(array.tobytes())
+    try:
+        return METADATA.decode({name: content.get(name) for name in ("columns", "rows")})
+    except ValueError as error:
+        raise ValueError(f"its metadata is malformed: {error}") from error
 
 
 def return_parameters(policy: Any) -> dict[str, float]:
@@ -77,6 +83,13 @@ def require_same_returns(path: str, found: DatasetMetadata, policy: PartSpec | A
 
 def _column_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Convert facts from JSON: bounds are tuples, which JSON stores as lists."""
-    return {
+    found = {
         k: tuple(v) if isinstance(v, list) else v for k, v in facts.items() if k in COLUMN_FACTS
     }
+    for name, value in found.items():
+        is_count = name in ("n", "frames")
+        numbers = value if isinstance(value, tuple) and not is_count else (value,)
+        kind: Any = int if is_count else int | float
+        if not all(isinstance(number, kind) for number in numbers):
+            raise ValueError(f"its metadata is malformed: the fact {name} is {value!r:.40}")
+    return found

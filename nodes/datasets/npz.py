@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Batch, Schema
-from flowrl.core.node import UnsoundError
 from flowrl.nodes.datasets.metadata import ARRAY_NAME, NO_METADATA, DatasetMetadata, decode_metadata
-from flowrl.nodes.datasets.table_files import HINT, replaced_file, table_schema
+from flowrl.nodes.datasets.table_files import replaced_file, reported_problems, table_schema
 
 
 def read_schema(path: Path) -> tuple[Schema, int]:
@@ -21,7 +20,9 @@ def read_schema(path: Path) -> tuple[Schema, int]:
     with _open(path) as file:
         headers = {name.removesuffix(".npy"): _header(file, name) for name in file.namelist()}
     headers.pop(ARRAY_NAME, None)
-    return table_schema(path, headers, read_metadata(path))
+    metadata = read_metadata(path)
+    with reported_problems(path):
+        return table_schema(path, headers, metadata)
 
 
 def read_metadata(path: Path) -> DatasetMetadata:
@@ -36,7 +37,7 @@ def read_metadata(path: Path) -> DatasetMetadata:
 def read(path: Path, rows: int | None = None) -> Batch:
     """Read the table, or its first rows."""
     read_schema(path)  # refuses a file that is not a table
-    with np.load(path, allow_pickle=False) as file:
+    with reported_problems(path), np.load(path, allow_pickle=False) as file:
         return Batch({name: file[name][:rows] for name in file.files if name != ARRAY_NAME})
 
 
@@ -50,13 +51,8 @@ def write(path: Path, table: Batch, metadata: DatasetMetadata = NO_METADATA) -> 
 @contextmanager
 def _open(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a file for reading, and report what is wrong with it."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            yield file
-    except FileNotFoundError as missing:
-        raise UnsoundError(f"the file '{path}' does not exist", HINT, "path") from missing
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as broken:
-        raise UnsoundError(f"'{path}' cannot be read: {broken}", HINT, "path") from broken
+    with reported_problems(path), zipfile.ZipFile(path) as file:
+        yield file
 
 
 def _header(file: zipfile.ZipFile, name: str) -> tuple[str, tuple[int, ...]]:

@@ -26,6 +26,20 @@ def table_schema(
 
 
 @contextmanager
+def reported_problems(path: Path) -> Iterator[None]:
+    """Raise whatever a malformed file makes a reader raise as an `UnsoundError` that names the file."""
+    try:
+        yield
+    except UnsoundError:
+        raise
+    except FileNotFoundError as missing:
+        raise UnsoundError(f"the file '{path}' does not exist", HINT, "path") from missing
+    except Exception as broken:  # numpy, zipfile and h5py have no common error
+        what = str(broken) or type(broken).__name__
+        raise UnsoundError(f"'{path}' cannot be read: {what}", HINT, "path") from broken
+
+
+@contextmanager
 def replaced_file(path: Path) -> Iterator[Path]:
     """Provide a temporary path, and rename the file written there, so that readers never see an incomplete one."""
     path.parent.mkdir(parents=True, exist_ok=True)

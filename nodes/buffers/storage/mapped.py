@@ -11,6 +11,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -21,6 +22,7 @@ from flowrl.core.batch import Array, Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.context import Context
+from flowrl.core.json_text import parse_object
 from flowrl.nodes.buffers.storage.commit_file import CommitFile, CommitRecord
 from flowrl.nodes.buffers.storage.limits import available_bytes, preallocate
 from flowrl.nodes.buffers.storage.storage import (
@@ -92,7 +94,8 @@ class MappedStorage(Storage):
                 "`on_existing: new` to delete them, or set another `path`"
             )
         layout, columns = _read_layout(self._path)
-        commit_file = CommitFile(self._path / COMMIT_FILE)
+        with _reported_files(self._path):
+            commit_file = CommitFile(self._path / COMMIT_FILE)
         if self._on_existing == "new":
             try:
                 _delete_buffer(self._path, len(columns))
@@ -101,7 +104,8 @@ class MappedStorage(Storage):
             return None
         record = commit_file.record
         try:
-            self._open_columns(layout, columns, commit_file, self._path)
+            with _reported_files(self._path):
+                self._open_columns(layout, columns, commit_file, self._path)
             commit_file.write(replace(record, closed=False, released_rows=0))
         except BaseException:
             self.close()
@@ -111,7 +115,13 @@ class MappedStorage(Storage):
     def allocate(self, columns: Allocations, layout: RingLayout) -> dict[str, ColumnStore]:
         """Make the files in a temporary folder, and rename the folder when all files are complete."""
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.new")
-        temporary.mkdir(parents=True)
+        try:
+            temporary.mkdir(parents=True)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"'{self._path}' cannot be made: {error.strerror}; set another `path` of the storage",
+            ) from error
         try:
             (temporary / LAYOUT_FILE).write_text(
                 json.dumps(_layout_json(columns, layout), indent=1)
@@ -268,20 +278,56 @@ def _layout_json(columns: Allocations, layout: RingLayout) -> dict[str, Any]:
 
 def _read_layout(path: Path) -> tuple[RingLayout, Allocations]:
     try:
-        content = json.loads((path / LAYOUT_FILE).read_text())
+        content = parse_object((path / LAYOUT_FILE).read_text(encoding="utf-8"))
         version = content["format"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ValueError(
-            f"'{path}' is not a buffer of flowrl ({error}); nothing in it was changed; "
-            "set another `path`"
-        ) from error
+    except (OSError, ValueError, KeyError) as error:
+        raise _not_a_buffer(path, error) from error
     if version != FORMAT:
         raise ValueError(f"'{path}' has format {version}; this version of flowrl reads {FORMAT}")
-    schema = {
-        name: Column(dtype, tuple(shape)) for name, (dtype, shape) in content["schema"].items()
-    }
-    columns = {name: (Column(d, tuple(s)), n) for name, (d, s, n) in content["columns"].items()}
-    return RingLayout(schema, content["size"], content["frames"]), columns
+    try:
+        schema = {name: _read_column(*written) for name, written in content["schema"].items()}
+        columns = {
+            name: (_read_column(dtype, shape), _positive(places))
+            for name, (dtype, shape, places) in content["columns"].items()
+        }
+        return RingLayout(schema, _positive(content["size"]), content["frames"]), columns
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _not_a_buffer(path, error) from error
+
+
+def _not_a_buffer(path: Path, error: Exception) -> ValueError:
+    return ValueError(
+        f"'{path}' is not a buffer of flowrl ({LAYOUT_FILE}: {error}); nothing in it was changed; "
+        "set another `path`"
+    )
+
+
+def _read_column(dtype: str, shape: list[int]) -> Column:
+    if np.dtype(dtype).hasobject:
+        raise ValueError(f"the column type {dtype}")
+    return Column(str(dtype), tuple(map(_positive, shape)))
+
+
+def _positive(number: Any) -> int:
+    if not isinstance(number, int) or number < 0:
+        raise ValueError(f"the size {number!r:.40}")
+    return number
+
+
+@contextmanager
+def _reported_files(path: Path) -> Iterator[None]:
+    """Report which file of a buffer cannot be opened. A buffer that is in use reports that itself."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise ValueError(
+            f"'{error.filename}' cannot be opened: {error.strerror}; it is a file of the buffer '{path}', in which "
+            "nothing was changed; restore it, or set another `path`"
+        ) from error
 
 
 def _report(path: Path, record: CommitRecord) -> str:

@@ -202,13 +202,54 @@ def test_a_missing_or_truncated_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"0\.rows' is too short"):
         ring(tmp_path / "rows", on_existing="reuse")
     file.unlink()
-    with pytest.raises(FileNotFoundError, match=r"0\.rows"):
+    with pytest.raises(ValueError, match=r"0\.rows' cannot be opened: No such file or directory; "):
         ring(tmp_path / "rows", on_existing="reuse")
     assert not file.exists()
+    file.mkdir()
+    with pytest.raises(ValueError, match=r"0\.rows' cannot be opened: Is a directory; it is a fil"):
+        ring(tmp_path / "rows", on_existing="reuse")
+    file.rmdir()
     file.write_bytes(whole)
     again = ring(tmp_path / "rows", on_existing="reuse")
     assert_holds(again, 0, 10)
     again.close()
+
+
+@pytest.mark.parametrize("existing", ["reuse", "new"])
+def test_a_missing_commit_file_is_named(tmp_path: Path, existing: str) -> None:
+    ring(tmp_path / "rows").push(rows(0, 10), seen=0)
+    (tmp_path / "rows" / "commits").unlink()
+    with pytest.raises(ValueError, match=r"commits' cannot be opened: No such file .* nothing was"):
+        ring(tmp_path / "rows", on_existing=existing)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"size": 20', '"size": "20"'),
+        ('"size": 20', '"volume": 20'),
+        ('"uint8"', '"object"'),
+        ('"uint8"', '"nonsense"'),
+        ('"columns": {', '"columns": [], "rest": {'),
+        ("{", "[" * 100_000),
+        ("{", "\ufffd"),
+    ],
+)
+def test_a_malformed_layout_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    one = ring(tmp_path / "rows")
+    one.push(rows(0, 10), seen=0)
+    one.close()
+    layout = tmp_path / "rows" / "about.json"
+    layout.write_text(layout.read_text().replace(old, new, 1))
+    with pytest.raises(ValueError, match=r"rows' is not a buffer of flowrl \(about.json: "):
+        ring(tmp_path / "rows", on_existing="reuse")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    one = ring(tmp_path / "file" / "rows")
+    with pytest.raises(OSError, match="file/rows' cannot be made: Not a directory; set another"):
+        one.push(rows(0, 10), seen=0)
 
 
 def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
