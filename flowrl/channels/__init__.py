@@ -1,4 +1,4 @@
-"""Channels between sites: nothing is lost, duplicated or reordered, whichever transport carries it."""
+"""Channels between sites. Over every transport, no token is lost, duplicated or reordered."""
 
 from flowrl.channels.channel import Receiver, Sender
 from flowrl.channels.errors import (

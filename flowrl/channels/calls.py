@@ -14,17 +14,17 @@ from flowrl.channels.channel import Receiver, Sender
 from flowrl.channels.errors import ChannelBroken, ChannelClosed, UnsendableValue
 from flowrl.channels.site_channels import Channel, SiteChannels
 
-Wait = Callable[[Channel], None]  # waits until the channel is ready
-Handle = Callable[[Any], Any]  # returns the reply to a request
-HandleUnsendable = Callable[
-    [UnsendableValue], Any
-]  # returns the reply in place of one that cannot be sent
+WaitUntilReady = Callable[[Channel], None]
+# Returns the reply to a request.
+Handle = Callable[[Any], Any]
+# Returns the reply in place of one that cannot be sent.
+HandleUnsendable = Callable[[UnsendableValue], Any]
 
 
 class CallClient:
-    """The calling end."""
+    """The calling end of a service."""
 
-    def __init__(self, requests: Sender, replies: Receiver, wait: Wait) -> None:
+    def __init__(self, requests: Sender, replies: Receiver, wait: WaitUntilReady) -> None:
         self._requests, self._wait = requests, wait
         self.replies = replies
         self._number = 0
@@ -57,7 +57,7 @@ class CallClient:
 
 
 class CallServer:
-    """The serving end: calls `handle` with each request, whenever its site processes what has arrived."""
+    """The serving end of a service. It calls `handle` with each request, when its site processes received frames."""
 
     def __init__(
         self,

@@ -84,9 +84,6 @@ class IpcTransport(ZmqTransport[IpcConnection]):
         self._shared_bytes = settings.shared_bytes if is_shared_memory_supported() else 0
         self.peer_memory: dict[str, PeerMemory] = {}
 
-    def _listen_options(self, address: str) -> dict[str, Any]:
-        return {}
-
     def _connect_options(self, peer: str, address: str) -> dict[str, Any]:
         self.peer_memory[peer] = PeerMemory()
         return {"reconnect_ivl_max": MAX_RECONNECT_MS}

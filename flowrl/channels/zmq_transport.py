@@ -40,8 +40,8 @@ class ZmqTransport(ABC, Generic[C]):
         self._connections: dict[str, C] = {}
         self._lost_connections = 0
 
-    @abstractmethod
-    def _listen_options(self, address: str) -> dict[str, Any]: ...
+    def _listen_options(self, address: str) -> dict[str, Any]:
+        return {}
 
     @abstractmethod
     def _connect_options(self, peer: str, address: str) -> dict[str, Any]: ...

@@ -1,1 +1,1 @@
-"""Checks of a graph, and its serial program: all that can be known and proved before any node is made."""
+"""Checks of a graph, and its serial program: everything that can be known before any node is made."""

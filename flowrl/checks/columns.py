@@ -56,11 +56,10 @@ def warmup_column_problems(
         for node, settings in warm.phase.settings.items():
             config = graph.nodes[node].config.model_copy(update=dict(settings))
             before = len(describer.problems)
-            usual, facts = (
-                describer.descriptions.facts.get(node),
-                describer.describe_node(node, config),
-            )
-            describer.problems[before:] = [  # the phase is wrong, and not the node's own parameters
+            usual = describer.descriptions.facts.get(node)
+            facts = describer.describe_node(node, config)
+            # The phase is wrong, and not the node's own parameters.
+            describer.problems[before:] = [
                 replace(problem, where=str(warm.phase.location), what=f"warmup: {problem.what}")
                 for problem in describer.problems[before:]
             ]

@@ -33,7 +33,7 @@ class LocalService:
 
     replica: Replica
     node: Callable[[], Node]  # returns the service, which changes when it is recreated
-    recreate: Callable[[], None]
+    recreate: Callable[[], Node]
 
 
 class EdgeFactory:

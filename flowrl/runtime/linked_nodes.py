@@ -53,7 +53,7 @@ class LinkedNodes:
         service = LocalService(
             (name, replica),
             lambda: self._nodes[name, replica],
-            lambda: self._recreate_service(name, replica),
+            lambda: self.recreate(name, replica),
         )
         self._edges.serve_remote_clients(service, self._service_contexts)
 
@@ -79,9 +79,6 @@ class LinkedNodes:
         node = self._make(self._checked.graph.nodes[name], old.ctx, fresh=True)
         self._nodes[name, replica] = node
         return node
-
-    def _recreate_service(self, name: str, replica: int) -> None:
-        self.recreate(name, replica)
 
     def close(self) -> None:
         """Close every node once, even if one of them raises an error. Nodes that fire are closed first."""

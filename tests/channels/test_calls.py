@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from flowrl.channels import InboxRegistry, SiteChannels, SiteConnections, WaitTimeout
-from flowrl.channels.calls import CallClient, CallServer, Wait
+from flowrl.channels.calls import CallClient, CallServer, WaitUntilReady
 from flowrl.channels.errors import PeerLost
 from tests.channels.site_pairs import SitePair
 
 
-def wait_with_deadline(channels: SiteChannels, deadline_s: float) -> Wait:
+def wait_with_deadline(channels: SiteChannels, deadline_s: float) -> WaitUntilReady:
     """Return the wait of a client."""
     return lambda end: channels.wait(end, deadline_s)
 

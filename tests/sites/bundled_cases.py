@@ -133,7 +133,14 @@ def run_case(case: Case, placement: str, folder: Path) -> Results:
     folder.mkdir(parents=True)
     np.random.seed(random.SystemRandom().randrange(2**32))
     with working_directory(folder):
-        case.flow.run(placement=named, seed=SEED, out=folder / "r", hash_tokens=True, **case.limits)
+        case.flow.run(
+            placement=named,
+            seed=SEED,
+            out=folder / "r",
+            hash_tokens=True,
+            quiet=True,
+            **case.limits,
+        )
     return collect_results(folder / "r", folder)
 
 

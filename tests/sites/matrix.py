@@ -23,7 +23,7 @@ from pathlib import Path
 from flowrl.channels.keys import write_key
 from flowrl.graph.bundled import bundled_graphs
 from tests.cluster.network import MACHINES, Network, network
-from tests.cluster.network import why_not_comparable as why_no_hosts
+from tests.cluster.network import why_not as why_no_hosts
 from tests.sites.bundled_cases import (
     Case,
     cases_of,

@@ -138,7 +138,7 @@ def run_variant(project: Path, name: str, placement: str, out: str, **sets: Any)
     folder.mkdir()
     with working_directory(folder):
         flowrl.load(source, {**more, "evaluator.stop_value": None, **sets}).run(
-            placement=placement, seed=SEED, out=folder / "r", hash_tokens=True, **limits
+            placement=placement, seed=SEED, out=folder / "r", hash_tokens=True, quiet=True, **limits
         )
     return collect_results(folder / "r", folder)
 

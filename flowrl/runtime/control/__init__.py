@@ -1,1 +1,1 @@
-"""What the coordinator and the sites say to each other, and what each keeps for it: leases, cuts, records."""
+"""Control messages between the coordinator and the sites, and their state: leases, cuts, counts, records, weights."""

@@ -170,7 +170,8 @@ class ServiceEndpoint:
         if method == FETCH_RECORDS:
             return None
         if method == RECREATE:
-            return self._service.recreate()
+            self._service.recreate()
+            return None
         if method not in self._port.methods:
             raise AttributeError(f"the service '{self._port.type}' has no '{method}'")
         decode = self._codec.decode
@@ -208,18 +209,16 @@ class RemoteServices:
         client = self._layout.site_of[edge.to.node, replica]
         server = self._layout.site_of[edge.source.node, replica]
         if client == self._site != server:
-            requests = channels.open_sender(f"{name}?", server, limits=CALL_LIMITS)
-            replies = channels.open_receiver(f"{name}!", server, limits=CALL_LIMITS)
-            who = instance_key(edge.to.node, replica)
+            call_sender = channels.open_sender(f"{name}?", server, limits=CALL_LIMITS)
+            reply_receiver = channels.open_receiver(f"{name}!", server, limits=CALL_LIMITS)
+            instance = instance_key(edge.to.node, replica)
             label = pair_label(edge, (0, replica, replica))
-            wait = self._waits.on_service(who, label, server)
-            self._clients[name] = CallClient(requests, replies, wait), wait
+            wait = self._waits.on_service(instance, label, server)
+            self._clients[name] = CallClient(call_sender, reply_receiver, wait), wait
         elif server == self._site != client:
-            requested = channels.open_receiver(f"{name}?", client, limits=CALL_LIMITS)
-            self._servers[name] = (
-                requested,
-                channels.open_sender(f"{name}!", client, limits=CALL_LIMITS),
-            )
+            requests = channels.open_receiver(f"{name}?", client, limits=CALL_LIMITS)
+            replies = channels.open_sender(f"{name}!", client, limits=CALL_LIMITS)
+            self._servers[name] = requests, replies
 
     def client_stub(
         self, edge: Edge, replica: int, contexts: dict[Replica, Context], fresh: bool

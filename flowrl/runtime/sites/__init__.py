@@ -1,1 +1,1 @@
-"""The sites of a run: each one, how they are started and watched, and the coordinator that directs them."""
+"""The sites of a run, their start and supervision, and the coordinator that directs them."""

@@ -195,9 +195,8 @@ class Coordinator:
         leases = self._leases
         granted = leases.grant(firing_s)
         if granted is not None:
-            rounds, paced_rounds = map(
-                self._settled, (leases.completed_rounds, leases.fired_rounds)
-            )
+            rounds = self._settled(leases.completed_rounds)
+            paced_rounds = self._settled(leases.fired_rounds)
             self.sites.send(GrantLease(granted, rounds, paced_rounds))
 
     def _settled(self, rounds: int) -> int:
@@ -212,11 +211,9 @@ class Coordinator:
 
     def _halt_free_sites(self) -> None:
         """Halt free sites once all other sites have reached the cut."""
-        if (
-            self._free_sites
-            and not self._has_halted_free_sites
-            and self._pending_sites[SiteAtCut] <= self._free_sites
-        ):
+        if self._has_halted_free_sites or not self._free_sites:
+            return
+        if self._pending_sites[SiteAtCut] <= self._free_sites:
             self._has_halted_free_sites = True
             self.sites.send(HaltFreeSite())
 
@@ -261,19 +258,17 @@ class Coordinator:
 
     def _cut_for(self, site: str, position: Position) -> Position:
         """Return the cut for an event on a site. The position of a free site means nothing to other sites."""
-        return (
-            self.cuts.cut_in_round(self._leases.completed_rounds)
-            if site in self._free_sites
-            else position
-        )
+        if site in self._free_sites:
+            return self.cuts.cut_in_round(self._leases.completed_rounds)
+        return position
 
     def _find_cuts(self, firing_s: float) -> None:
         limits, fired = self.limits, self._leases.fired_rounds
         if limits.steps is not None and self.cuts.known_steps is None:  # the steps must be counted
             reached = self._ledger.round_of(limits.steps, fired)
             if reached is not None and fired > self.cuts.warm_up_rounds:
-                at = max(reached, self.cuts.warm_up_rounds)
-                self._cut_at((at,), limit_reached("steps", limits.steps))
+                last_round = max(reached, self.cuts.warm_up_rounds)
+                self._cut_at((last_round,), limit_reached("steps", limits.steps))
         if limits.time_s is not None and firing_s >= limits.time_s and self._requested_cut is None:
             self._requested_cut = limit_reached("time", limits.time_s)
         if self._requested_cut is not None:
