@@ -98,7 +98,8 @@ class WorkerLoop:
             if not adaptive_wait.spin(has_command):
                 shared.asleep[self.worker] = ASLEEP
                 while True:
-                    # The lock is a memory fence: the manager sees `asleep` before this reads `command`.
+                    # The lock is a memory fence: the manager sees `asleep` before this reads `command`. Where it is no
+                    # complete fence, the manager wakes this worker again: see `WorkerPool.wake_sleepers`.
                     with self.lock:
                         found = has_command()
                     if found:

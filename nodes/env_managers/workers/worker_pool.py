@@ -62,7 +62,7 @@ class WorkerPool:
         request_precise_timers()
         self.dropped_output_bytes = 0
         self.manager_waker = ManagerWaker()
-        self._fence = Lock()  # acquiring it is a memory fence
+        self._fence = Lock()  # acquiring it orders memory accesses on x86: see `wake_sleepers`
         self._adaptive_wait = AdaptiveWait(max_spin_s)
         limits_s = [config.step_timeout_s, config.reset_timeout_s]
         self.check_interval_s = min(
@@ -103,9 +103,17 @@ class WorkerPool:
     def send_command(self, rows: Array | slice | int, command: int) -> None:
         """Have a command carried out in these rows. Its arguments have been written before."""
         self.shared.command[rows] = command
-        memory = self.shared.memory
-        with self._fence:  # a worker that falls asleep after this sees the command
-            asleep = memory[self._asleep_slice]
+        self.wake_sleepers()
+
+    def wake_sleepers(self) -> None:
+        """Wake the workers that sleep although they have a command.
+
+        A worker that falls asleep after the fence sees its command. On processors that order memory less strictly than
+        x86, a lock is no complete fence: a worker that seems awake may sleep without having seen it. So this is called
+        again whenever the workers are checked, which bounds the delay.
+        """
+        with self._fence:
+            asleep = self.shared.memory[self._asleep_slice]
         if ASLEEP in asleep:
             sleepers = [worker for worker, is_asleep in enumerate(asleep) if is_asleep]
             self._wake([worker for worker in sleepers if self._has_command(worker)])
@@ -174,7 +182,7 @@ class WorkerPool:
         """Sleep until a worker sees that at most `max_busy` awaited rows are busy, or for this time."""
         wake_below = self.shared.wake_below
         wake_below[0] = max_busy + 1
-        with self._fence:  # a worker that finishes after this sees `wake_below`
+        with self._fence:  # a worker that finishes after this sees `wake_below`; if not, the time-out ends the sleep
             ready = is_ready()
         if not ready:
             self.manager_waker.sleep(timeout_s)
@@ -210,8 +218,9 @@ class WorkerPool:
             self.check_workers()
 
     def check_workers(self) -> None:
-        """Replace workers that ended or exceed a deadline; drop excessive output."""
+        """Replace workers that ended or exceed a deadline; repair lost wake-ups; drop excessive output."""
         self._checked_s = time.monotonic()
+        self.wake_sleepers()
         for number, worker in enumerate(self.workers):
             reason, limit_s = worker.failure(), None
             if reason is None:
