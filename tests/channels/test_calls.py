@@ -30,7 +30,7 @@ def start_server(sites: SitePair, serve: Any, deadline_s: float = 10) -> CallCli
     return CallClient(requests[0], replies[1], wait_with_deadline(sites.a, deadline_s))
 
 
-class Waiting:
+class WaitingSite:
     """Site b, which waits in a thread of its own, and the error that ended it."""
 
     def __init__(self, channels: SiteChannels) -> None:
@@ -59,13 +59,13 @@ class Waiting:
 
 
 @pytest.fixture
-def waiting(sites: SitePair) -> Iterator[Waiting]:
-    site = Waiting(sites.b)
+def waiting(sites: SitePair) -> Iterator[WaitingSite]:
+    site = WaitingSite(sites.b)
     yield site
     site.stop()
 
 
-def test_a_call_is_answered_by_a_site_that_waits(sites: SitePair, waiting: Waiting) -> None:
+def test_a_call_is_answered_by_a_site_that_waits(sites: SitePair, waiting: WaitingSite) -> None:
     call = start_server(sites, lambda request: (request[0], sum(request[1:])))
     waiting.start()
     for i in range(20):
@@ -73,7 +73,7 @@ def test_a_call_is_answered_by_a_site_that_waits(sites: SitePair, waiting: Waiti
     assert waiting.error is None
 
 
-def test_a_reply_that_cannot_be_sent_is_replaced(sites: SitePair, waiting: Waiting) -> None:
+def test_a_reply_that_cannot_be_sent_is_replaced(sites: SitePair, waiting: WaitingSite) -> None:
     if sites.kind == "inproc":
         pytest.skip("threads can pass every value")
     call = start_server(sites, lambda request: object() if request == "object" else request)
@@ -87,13 +87,13 @@ def test_the_reply_to_an_abandoned_call_is_skipped(sites: SitePair) -> None:
     with pytest.raises(WaitTimeout):
         call("first")
     call._wait = wait_with_deadline(sites.a, 10)
-    waiting = Waiting(sites.b)
+    waiting = WaitingSite(sites.b)
     waiting.start()
     assert call("second") == "SECOND"
     waiting.stop()
 
 
-def test_an_error_in_a_call_server_ends_its_site(sites: SitePair, waiting: Waiting) -> None:
+def test_an_error_in_a_call_server_ends_its_site(sites: SitePair, waiting: WaitingSite) -> None:
     def serve(request: Any) -> Any:
         raise ValueError("no such action")
 

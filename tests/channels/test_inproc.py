@@ -16,7 +16,7 @@ from flowrl.core.batch import Batch
 from flowrl.core.state import State
 
 
-def two(threads: InboxRegistry) -> tuple[SiteChannels, SiteChannels]:
+def connect_two_sites(threads: InboxRegistry) -> tuple[SiteChannels, SiteChannels]:
     a, b = SiteConnections("a", inboxes=threads), SiteConnections("b", inboxes=threads)
     a.connect("b", b.inproc_address)
     b.connect("a", a.inproc_address)
@@ -24,7 +24,7 @@ def two(threads: InboxRegistry) -> tuple[SiteChannels, SiteChannels]:
 
 
 def test_a_token_between_threads_is_the_same_object() -> None:
-    a, b = two({})
+    a, b = connect_two_sites({})
     sender, receiver = a.open_sender("x", "b"), b.open_receiver("x", "a")
     batch = Batch({"x": np.arange(3)})
     sender.send(batch)
@@ -35,7 +35,7 @@ def test_a_token_between_threads_is_the_same_object() -> None:
 
 
 def test_threads_wake_each_other_immediately() -> None:
-    a, b = two({})
+    a, b = connect_two_sites({})
     there, arrives = a.open_sender("there", "b"), b.open_receiver("there", "a")
     back, returns = b.open_sender("back", "a"), a.open_receiver("back", "b")
 
@@ -95,7 +95,7 @@ def test_many_threads_fill_one_inbox_and_nothing_is_lost() -> None:
 
 def test_a_site_can_have_peers_in_threads_and_in_processes(tmp_path: object) -> None:
     threads: InboxRegistry = {}
-    a, b = two(threads)
+    a, b = connect_two_sites(threads)
     c = SiteConnections("c", b"")
     there = c.listen(f"ipc://{tmp_path}/c")
     c.connect("b", b.connections.listen(f"ipc://{tmp_path}/b"))

@@ -205,7 +205,7 @@ def slab() -> Iterator[Slab]:
     slab.close()
 
 
-def opened(slab: Slab) -> tuple[PeerMemory, dict[str, Any]]:
+def announcement_of(slab: Slab) -> tuple[PeerMemory, dict[str, Any]]:
     facts = {"pid": os.getpid(), "fd": slab.fd, "slot_bytes": slab.slot_bytes, "slots": slab.slots}
     return PeerMemory(), facts
 
@@ -215,19 +215,19 @@ def opened(slab: Slab) -> tuple[PeerMemory, dict[str, Any]]:
     [{"slots": 3}, {"slots": 0}, {"slot_bytes": 8192}, {"slot_bytes": -1}, {"slots": 10**6}],
 )
 def test_a_slab_of_another_size_is_refused(slab: Slab, wrong: dict[str, int]) -> None:
-    peer_memory, facts = opened(slab)
+    peer_memory, facts = announcement_of(slab)
     with pytest.raises(RefusedMessage, match="slab"):
         peer_memory.open(0, **{**facts, **wrong})
 
 
 def test_a_slab_of_a_dead_process_cannot_be_opened(slab: Slab) -> None:
-    peer_memory, facts = opened(slab)
+    peer_memory, facts = announcement_of(slab)
     assert not peer_memory.open(0, **{**facts, "pid": 2**22 + 1})
 
 
 @pytest.mark.parametrize(("slot", "nbytes"), [(2, 1), (-1, 1), (0, 4097), (0, 0), (0, -5)])
 def test_invalid_slots_are_refused(slab: Slab, slot: int, nbytes: int) -> None:
-    peer_memory, facts = opened(slab)
+    peer_memory, facts = announcement_of(slab)
     assert peer_memory.open(0, **facts)
     with pytest.raises(RefusedMessage, match="slot"):
         peer_memory.read_slot(0, slot, nbytes)

@@ -74,7 +74,7 @@ def node_type(name, ins, outs):
 
 
 @st.composite
-def consistent(draw, auto=False):
+def consistent_graphs(draw, auto=False):
     """Draw a connected graph with known firings, from which its rates are derived."""
     size = draw(st.integers(2, 8))
     firings = [draw(st.integers(1, 6)) for _ in range(size)]
@@ -107,7 +107,7 @@ def checked_graph(types, edges, **keys):
 
 
 @settings(max_examples=60, deadline=None)
-@given(consistent())
+@given(consistent_graphs())
 def test_balance_finds_the_smallest_firings_and_a_round_flows(made):
     firings, ins, outs, edges = made
     types = {f"n{i}": node_type(f"N{i}", ins[i], outs[i]) for i in range(len(firings))}
@@ -119,7 +119,7 @@ def test_balance_finds_the_smallest_firings_and_a_round_flows(made):
 
 
 @settings(max_examples=60, deadline=None)
-@given(consistent(auto=True))
+@given(consistent_graphs(auto=True))
 def test_auto_rates_are_whole_and_a_round_flows(made):
     firings, ins, outs, edges = made
     types = {f"n{i}": node_type(f"N{i}", ins[i], outs[i]) for i in range(len(firings))}
@@ -132,7 +132,7 @@ def test_auto_rates_are_whole_and_a_round_flows(made):
 
 
 @settings(max_examples=60, deadline=None)
-@given(consistent(), st.data())
+@given(consistent_graphs(), st.data())
 def test_an_edge_that_does_not_balance_is_reported_at_a_cycle_it_is_in(made, data):
     firings, ins, outs, edges = made
     size = len(firings)

@@ -14,7 +14,7 @@ import pytest
 
 from flowrl.machine.child_process import ChildProcess, exit_text
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 CHILD = """
 import os, subprocess, sys, time
@@ -41,8 +41,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "some_child"
 
 
-def lines(path: Path, number: int) -> list[str]:
-    """The first lines that a child prints."""
+def read_lines(path: Path, number: int) -> list[str]:
+    """Wait for the first lines that a child prints, and return them."""
     deadline = time.monotonic() + DEADLINE_S
     while len(found := path.read_text().splitlines()) < number:
         assert time.monotonic() < deadline, found
@@ -50,8 +50,8 @@ def lines(path: Path, number: int) -> list[str]:
     return found
 
 
-def ends(pid: int) -> bool:
-    """Whether a process ends in time."""
+def wait_until_dead(pid: int) -> bool:
+    """Return whether a process ends before the deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         try:
@@ -75,11 +75,11 @@ def test_a_child_reads_its_configuration_and_an_empty_input(module: str, tmp_pat
 def test_children_of_a_child_are_killed_with_it(module: str, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as output:
         child = ChildProcess(module, {"greeting": "hello", "starts": True}, output=output)
-    _, simulator = lines(tmp_path / "out", 2)
+    _, simulator = read_lines(tmp_path / "out", 2)
     assert child.exit_status() is None
     child.kill()
     assert child.exit_status() == -signal.SIGKILL
-    assert ends(int(simulator))
+    assert wait_until_dead(int(simulator))
 
 
 def test_a_child_outlives_the_thread_that_started_it(module: str, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_child_outlives_the_thread_that_started_it(module: str, tmp_path: Path
         thread = threading.Thread(target=start)
         thread.start()
         thread.join()
-    lines(tmp_path / "out", 1)
+    read_lines(tmp_path / "out", 1)
     time.sleep(0.1)
     assert children[0].exit_status() is None
     children[0].kill()
@@ -114,14 +114,14 @@ time.sleep(60)
 """
     with (tmp_path / "out").open("wb") as output:
         process = subprocess.Popen([sys.executable, "-c", parent], stdout=output)
-    found = lines(tmp_path / "out", 3)
+    found = read_lines(tmp_path / "out", 3)
     pids = next(line.split() for line in found if line.startswith("child"))
     simulator = next(line for line in found if line.isdigit())
     process.kill()
     process.wait()
     try:
-        assert ends(int(pids[1]))
-        assert ends(int(simulator))
+        assert wait_until_dead(int(pids[1]))
+        assert wait_until_dead(int(simulator))
     finally:
         if forks:
             os.kill(int(pids[3]), signal.SIGKILL)

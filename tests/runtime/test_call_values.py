@@ -27,7 +27,7 @@ class Box:
     label: str = ""
 
 
-RECORDS = CallValueCodec((Pair, Box))
+CODEC = CallValueCodec((Pair, Box))
 
 VALUES = [
     *(None, True, 3, 1.5, "word", b"bytes"),
@@ -41,21 +41,21 @@ VALUES = [
 ]
 
 
-def through(value: Any) -> Any:
-    """As it arrives at another site."""
-    return RECORDS.decode(encode_and_decode(RECORDS.encode(value)))
+def transfer(value: Any) -> Any:
+    """Encode and decode a value as a call between sites does."""
+    return CODEC.decode(encode_and_decode(CODEC.encode(value)))
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_is_decoded_as_it_was(value: Any) -> None:
-    for came in (RECORDS.decode(RECORDS.encode(value)), through(value)):
+    for came in (CODEC.decode(CODEC.encode(value)), transfer(value)):
         assert came == value
         assert type(came) is type(value)
 
 
 def test_arrays_and_batches_are_passed_on() -> None:
     rows = np.arange(6.0).reshape(2, 3)
-    came = through(Pair(rows, Batch({"obs": rows})))
+    came = transfer(Pair(rows, Batch({"obs": rows})))
     assert came.left.tolist() == rows.tolist()
     assert came.right["obs"].tolist() == rows.tolist()
 
@@ -67,7 +67,7 @@ def test_arrays_and_batches_are_passed_on() -> None:
 )
 def test_an_object_of_another_class_is_refused(value: Any) -> None:
     with pytest.raises(UnsendableValue, match="a call between sites cannot carry a "):
-        RECORDS.encode([value])
+        CODEC.encode([value])
 
 
 def test_a_type_that_the_service_does_not_name_is_refused() -> None:
@@ -80,7 +80,7 @@ def test_a_type_that_the_service_does_not_name_is_refused() -> None:
 @pytest.mark.parametrize("data", [(9, 1), (-2,), ("Pair", 1, 2), (True, 1), (), (1.0, 2)])
 def test_an_unknown_type_number_is_refused(data: Any) -> None:
     with pytest.raises(RefusedMessage, match="unknown record"):
-        RECORDS.decode(data)
+        CODEC.decode(data)
 
 
 def test_a_service_can_only_name_types_with_fields() -> None:

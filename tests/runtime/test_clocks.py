@@ -70,7 +70,9 @@ def test_clocks_merge_by_the_larger_count_of_each_node() -> None:
 # random streams
 
 
-def dice(name: str = "d", seed: int = 0, replicas: int = 1, **beside: str) -> dict[str, list[str]]:
+def random_lines(
+    name: str = "d", seed: int = 0, replicas: int = 1, **beside: str
+) -> dict[str, list[str]]:
     nodes = {"c": "Source", name: {"type": "RandomLogger", "replicas": replicas}, **beside}
     edges = [f"c -> {name}", *(f"c -> {other}" for other in beside)]
     trace = run(toy_graph(nodes, edges), seed, rounds=2)[1]
@@ -78,23 +80,23 @@ def dice(name: str = "d", seed: int = 0, replicas: int = 1, **beside: str) -> di
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
-    assert dice() == dice()
+    assert random_lines() == random_lines()
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"name": "e"}])
 def test_another_seed_or_name_gives_other_numbers(other: dict[str, object]) -> None:
-    changed = dice(**other)  # type: ignore[arg-type]
-    assert not set(dice()["d"]) & set(next(iter(changed.values())))
+    changed = random_lines(**other)  # type: ignore[arg-type]
+    assert not set(random_lines()["d"]) & set(next(iter(changed.values())))
 
 
 def test_each_replica_has_its_own_numbers_and_replica_0_those_of_a_single_node() -> None:
-    both = dice(replicas=2)
+    both = random_lines(replicas=2)
     assert not set(both["d"]) & set(both["d#1"])
-    assert both["d"][0] == dice()["d"][0]
+    assert both["d"][0] == random_lines()["d"][0]
 
 
 def test_other_nodes_change_no_numbers() -> None:
-    assert dice(a="RandomLogger", z="Drain")["d"] == dice()["d"]
+    assert random_lines(a="RandomLogger", z="Drain")["d"] == random_lines()["d"]
 
 
 def test_the_trace_is_repeatable() -> None:

@@ -134,7 +134,7 @@ class StoppingTrace(Trace):
             self.executor.stop("interrupt", "requested by a test")
 
 
-def stopped_at(line: str, whole: dict[str, Any]) -> tuple[SerialExecutor, StoppingTrace, Any]:
+def run_until_line(line: str, whole: dict[str, Any]) -> tuple[SerialExecutor, StoppingTrace, Any]:
     trace = StoppingTrace(line)
     executor, _ = make_executor(whole)
     executor.sink = trace
@@ -145,7 +145,7 @@ def stopped_at(line: str, whole: dict[str, Any]) -> tuple[SerialExecutor, Stoppi
 
 @pytest.mark.parametrize("line", ["c: usual saw 3", "b: 5", "l: 5", "d: p5", "e: saw 4"])
 def test_a_stop_cuts_after_a_train_iteration_and_can_be_repeated(line: str) -> None:
-    executor, trace, cut = stopped_at(line, graph())
+    executor, trace, cut = run_until_line(line, graph())
     assert (cut.reason, cut.why) == ("interrupt", "requested by a test")
     again, trace_again, cut_again = run(graph(), train_iters=cut.counts.train_iters)
     assert cut_again.counts == cut.counts
@@ -154,14 +154,14 @@ def test_a_stop_cuts_after_a_train_iteration_and_can_be_repeated(line: str) -> N
 
 
 def test_a_stop_in_the_warm_up_cuts_at_the_end_of_a_round() -> None:
-    _, trace, cut = stopped_at("b: 1 unwanted", graph())
+    _, trace, cut = run_until_line("b: 1 unwanted", graph())
     assert trace.lines == ["c: usual saw 0", "b: 0 unwanted", "c: usual saw 0", "b: 1 unwanted"]
     assert (cut.reason, cut.rounds, cut.counts) == ("interrupt", 0, (20, 2, 0))
 
 
 def test_a_stop_without_a_learner_cuts_at_the_end_of_a_round() -> None:
     whole = toy_graph({"c": "Source", "d": "Drain", "e": "Drain"}, ["c -> d", "c -> e"])
-    _, trace, cut = stopped_at("d: 1", whole)
+    _, trace, cut = run_until_line("d: 1", whole)
     assert trace.lines[-1] == "e: 1"
     assert cut.rounds == 2
 

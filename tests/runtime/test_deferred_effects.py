@@ -29,7 +29,7 @@ def graph(folder: Path, goal: int = 100, **writer: Any) -> dict[str, Any]:
     return toy_graph(nodes, [*edges, {"l.weights -> e": {"every": 2}}, "e -> t"])
 
 
-def written(folder: Path) -> dict[str, list[int]]:
+def read_lines(folder: Path) -> dict[str, list[int]]:
     """Return the lines of each file."""
     return {p.name: list(map(int, p.read_text().split())) for p in folder.iterdir() if p.is_file()}
 
@@ -48,7 +48,7 @@ def test_firings_beyond_the_cut_have_no_effects(
         folder.mkdir()
         facts = run_graph(graph(folder, goal), name, folder / "r", **limits)
         assert facts["status"] == ("solved" if goal < 100 else "finished")
-        found.append(written(folder))
+        found.append(read_lines(folder))
     assert found[0] == found[1]
     assert all(lines == list(range(len(lines))) for lines in found[0].values())
     assert found[0].keys() == {"s-0", "s-1", "t-0"}
@@ -59,7 +59,7 @@ def test_effects_are_committed_during_the_run(tmp_path: Path) -> None:
     nodes = graph(tmp_path, goal=10**9, fails_at=700)
     with pytest.raises(NodeError, match=r"committing an effect of firing 700.*no space left"):
         run_graph(nodes, "s=thread", tmp_path / "r", rounds=4000)
-    assert list(range(700)) in (written(tmp_path)["s-0"], written(tmp_path)["s-1"])
+    assert list(range(700)) in (read_lines(tmp_path)["s-0"], read_lines(tmp_path)["s-1"])
 
 
 @pytest.mark.parametrize("on_failure", ["stop", "ignore"])

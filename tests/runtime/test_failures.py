@@ -18,13 +18,13 @@ def _fresh() -> Iterator[None]:
     assert CountingService.open_ids == []  # every service is closed after every test
 
 
-def failing(**config: Any) -> dict[str, Any]:
+def failing_graph(**config: Any) -> dict[str, Any]:
     return toy_graph({"c": "Source", "f": {"type": "FailingNode", **config}}, ["c -> f"])
 
 
 def test_a_failure_names_node_firing_round_and_first_cause() -> None:
     with pytest.raises(NodeError) as raised:
-        run(failing(firing=2), rounds=9)
+        run(failing_graph(firing=2), rounds=9)
     error = raised.value
     assert str(error) == "node 'f', firing 2 (round 2): ZeroDivisionError: no more"
     assert (error.node, error.doing) == ("f", "firing 2 (round 2)")
@@ -48,7 +48,7 @@ def test_a_failing_replica_is_named() -> None:
 
 
 def test_a_failure_in_the_warm_up_says_so() -> None:
-    whole = {**failing(firing=1), "warmup": [{"edges": ["c -> f"], "rounds": 2}]}
+    whole = {**failing_graph(firing=1), "warmup": [{"edges": ["c -> f"], "rounds": 2}]}
     with pytest.raises(NodeError, match=re.escape("firing 1 (warm-up 1, round 1): ZeroDivision")):
         run(whole, rounds=1)
 
@@ -84,7 +84,7 @@ def test_a_learner_that_fails_to_return_its_state_is_named_and_not_its_reader() 
 
 def test_a_node_that_exits_has_failed() -> None:
     with pytest.raises(NodeError, match=r"firing 1 .*SystemExit: 0"):
-        run(failing(firing=1, leaving=True), rounds=9)
+        run(failing_graph(firing=1, leaving=True), rounds=9)
 
 
 def test_a_node_that_cannot_be_reconfigured_is_named() -> None:
@@ -105,7 +105,7 @@ def test_an_error_of_the_record_sink_is_not_reported_as_a_nodes() -> None:
         def record(self, instance: object, record: object) -> None:
             raise BrokenPipeError("no reader")
 
-    executor, _ = make_executor(failing(), rounds=1)
+    executor, _ = make_executor(failing_graph(), rounds=1)
     executor.sink = Full()
     with pytest.raises(BrokenPipeError):
         executor.run()
@@ -116,7 +116,7 @@ def test_an_error_of_the_record_sink_is_not_reported_as_a_nodes() -> None:
 
 
 def test_every_node_is_closed_after_a_failure() -> None:
-    whole = failing(firing=0)
+    whole = failing_graph(firing=0)
     with pytest.raises(NodeError):
         run(whole, rounds=1)
     assert FailingNode.closed == ["f"]

@@ -31,13 +31,13 @@ from tests.combinations import slow_except
 from tests.toys.toy_nodes import FailingNode
 from tests.toys.toy_runs import toy_graph
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks into /proc")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
 
 ACT_WITH_TORCH = {"crazyclimber_ppo"}  # whose model is convolutional
 
 
-def logs(nodes: dict[str, Any], edges: list[Any], out: Path) -> dict[str, list[str]]:
-    """What each node of a graph logged when it ran in processes."""
+def run_in_processes(nodes: dict[str, Any], edges: list[Any], out: Path) -> dict[str, list[str]]:
+    """Run a graph in processes, and return the lines that each node logged."""
     run = Run(
         check(load_data(toy_graph(nodes, edges))),
         placement="processes",
@@ -48,25 +48,27 @@ def logs(nodes: dict[str, Any], edges: list[Any], out: Path) -> dict[str, list[s
     return {p.stem: p.read_text().splitlines()[1:] for p in (out / "logs").iterdir()}
 
 
-def loading(*modules: str, looks_for: tuple[str, ...] = ("torch", "wave")) -> dict[str, Any]:
-    """A node that says it needs these modules."""
+def module_reporter(
+    *modules: str, looks_for: tuple[str, ...] = ("torch", "wave")
+) -> dict[str, Any]:
+    """Return a node that declares to need these modules."""
     node = {"type": "tests.runtime.process_nodes:ModuleReporter", "loads": list(modules)}
     return {**node, "looks_for": list(looks_for)}
 
 
 @contextmanager
-def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
-    """A coordinator whose sites are ready, and have not begun."""
+def start_sites(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
+    """Start the sites of a graph in processes, and yield their coordinator when they are ready."""
 
-    class Nobody:
+    class NullSink:
         def record(self, source: RecordSource, record: Any) -> None:
-            """Hears nothing."""
+            """Ignore the record."""
 
     checked = check(
         load_graph(graph) if isinstance(graph, str) else load_data(graph)
     ).require_sound()
     layout = make_layout(checked.graph, resolve_placement(checked.graph, "processes"))
-    coordinator = Coordinator(checked, Nobody(), layout, 0, Limits(rounds=1))
+    coordinator = Coordinator(checked, NullSink(), layout, 0, Limits(rounds=1))
     try:
         coordinator.sites.start()
         coordinator._wait_for(SiteReady, 60)
@@ -75,24 +77,34 @@ def started(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
         coordinator.close()
 
 
-def parents(coordinator: Coordinator) -> dict[str, int]:
-    """The number of each site's parent."""
+def parent_pids(coordinator: Coordinator) -> dict[str, int]:
+    """Return the id of each site's parent process."""
     pids = coordinator.sites.processes.pids()
     stats = {name: Path(f"/proc/{pid}/stat").read_text() for name, pid in pids.items()}
     return {name: int(stat.rpartition(")")[2].split()[1]) for name, stat in stats.items()}
 
 
 def test_a_site_loads_what_its_nodes_need_and_nothing_that_others_need(tmp_path: Path) -> None:
-    nodes = {"c": "Source", "plain": loading(), "one": loading("wave"), "two": loading("wave")}
-    found = logs(nodes, ["c -> plain, one, two"], tmp_path / "r")
+    nodes = {
+        "c": "Source",
+        "plain": module_reporter(),
+        "one": module_reporter("wave"),
+        "two": module_reporter("wave"),
+    }
+    found = run_in_processes(nodes, ["c -> plain, one, two"], tmp_path / "r")
     assert found["plain"] == ["[0] loaded: none of them"]
     assert found["one"] == found["two"] == ["[0] loaded: wave"]
 
 
 def test_sites_with_the_same_modules_are_forked_by_one_process() -> None:
-    nodes = {"c": "Source", "d": "Drain", "one": loading("wave"), "two": loading("wave")}
-    with started(toy_graph(nodes, ["c -> d, one, two"])) as coordinator:
-        found = parents(coordinator)
+    nodes = {
+        "c": "Source",
+        "d": "Drain",
+        "one": module_reporter("wave"),
+        "two": module_reporter("wave"),
+    }
+    with start_sites(toy_graph(nodes, ["c -> d, one, two"])) as coordinator:
+        found = parent_pids(coordinator)
     assert found["process:c"] == found["process:d"]
     assert found["process:one"] == found["process:two"]
     assert len({*found.values(), os.getpid()}) == 3
@@ -102,7 +114,7 @@ def test_sites_with_the_same_modules_are_forked_by_one_process() -> None:
     "name", slow_except([("cartpole_dqn_rnd",)], sorted({*bundled_graphs()} - ACT_WITH_TORCH))
 )
 def test_only_learning_sites_of_a_bundled_graph_load_torch(name: str) -> None:
-    with started(name) as coordinator:
+    with start_sites(name) as coordinator:
         pids = coordinator.sites.processes.pids()
         maps = {site: Path(f"/proc/{pid}/maps").read_text() for site, pid in pids.items()}
         graph = coordinator.checked.graph
@@ -124,18 +136,27 @@ os._exit(3 if "torch" in sys.modules else status)
 
 def test_sites_whose_modules_start_threads_are_not_forked() -> None:
     module = "tests.runtime.thread_starting_module"
-    nodes = {"c": "Source", "one": loading(module), "two": loading(module), "d": "Drain"}
-    with started(toy_graph(nodes, ["c -> one, two, d"])) as coordinator:
-        found = parents(coordinator)
+    nodes = {
+        "c": "Source",
+        "one": module_reporter(module),
+        "two": module_reporter(module),
+        "d": "Drain",
+    }
+    with start_sites(toy_graph(nodes, ["c -> one, two, d"])) as coordinator:
+        found = parent_pids(coordinator)
     assert found["process:one"] == found["process:two"] == os.getpid()
     assert found["process:c"] == found["process:d"] != os.getpid()
 
 
 def test_a_module_that_cannot_be_imported_is_reported(tmp_path: Path) -> None:
-    nodes = {"c": "Source", "one": loading("no_such_module"), "two": loading("no_such_module")}
+    nodes = {
+        "c": "Source",
+        "one": module_reporter("no_such_module"),
+        "two": module_reporter("no_such_module"),
+    }
     began = time.monotonic()
     with pytest.raises(SiteLost, match="No module named 'no_such_module'"):
-        logs(nodes, ["c -> one, two"], tmp_path / "r")
+        run_in_processes(nodes, ["c -> one, two"], tmp_path / "r")
     assert time.monotonic() - began < 10
 
 
@@ -143,7 +164,7 @@ def test_a_node_prints_to_standard_error_and_reads_an_empty_input(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nodes = {"c": "Source", "p": "tests.runtime.process_nodes:PrintingNode"}
-    found = logs(nodes, ["c -> p"], tmp_path / "r")
+    found = run_in_processes(nodes, ["c -> p"], tmp_path / "r")
     assert found["p"] == [f"[{firing}] read ''" for firing in range(3)]
     out, err = capfd.readouterr()
     assert (out, err) == ("", "printed by a node\n" * 3)
@@ -154,12 +175,12 @@ def test_sites_import_modules_from_the_coordinators_path(
 ) -> None:
     (tmp_path / "mine_alone.py").write_text("from tests.toys.toy_nodes import Drain as Own\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = logs({"c": "Source", "o": "mine_alone:Own"}, ["c -> o"], tmp_path / "r")
+    found = run_in_processes({"c": "Source", "o": "mine_alone:Own"}, ["c -> o"], tmp_path / "r")
     assert found.keys() == {"c", "o"}
 
 
 def test_a_run_in_processes_writes_a_summary(tmp_path: Path) -> None:
-    logs({"c": "Source", "d": "Drain"}, ["c -> d"], tmp_path / "r")
+    run_in_processes({"c": "Source", "d": "Drain"}, ["c -> d"], tmp_path / "r")
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["status"] == "finished"
 
 
