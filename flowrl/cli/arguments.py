@@ -56,7 +56,8 @@ def add_run(parser: ArgumentParser) -> None:
     parser.add_argument(
         "run",
         metavar="RUN",
-        help="a run's folder, its name or a unique prefix of it, a pid, or 'last'",
+        help="a run's folder, its name or a unique prefix of it, a pid, or 'last' for the newest run under "
+        "this folder",
     )
 
 

@@ -7,11 +7,12 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from flowrl.cli.arguments import count, seed
+from flowrl.cli.arguments import add_run, count, seed
+from flowrl.runs.run_names import existing_run_path
 
 
 def evaluate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run's folder")
+    add_run(parser)
     parser.add_argument(
         "--episodes",
         type=count,
@@ -35,14 +36,16 @@ def evaluate(arguments: Namespace) -> int:
 
     video = Path(arguments.video) if arguments.video else None
     evaluation = evaluate_best_checkpoint(
-        Path(arguments.run), arguments.episodes, arguments.seed, video
+        existing_run_path(arguments.run), arguments.episodes, arguments.seed, video
     )
     print(json.dumps(evaluation.as_dict()) if arguments.json else evaluation)
     return 0
 
 
 def plot_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="runs, each named as for `flowrl eval`"
+    )
     parser.add_argument(
         "-o",
         "--output",
@@ -54,7 +57,7 @@ def plot_arguments(parser: ArgumentParser) -> None:
 def plot(arguments: Namespace) -> int:
     from flowrl.runs.plot import plot_runs
 
-    runs = [Path(run) for run in arguments.runs]
+    runs = [existing_run_path(run) for run in arguments.runs]
     out = Path(arguments.output) if arguments.output else runs[0] / "plot.png"
     print(plot_runs(runs, out))
     return 0

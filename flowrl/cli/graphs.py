@@ -73,19 +73,27 @@ def expand(arguments: Namespace) -> int:
 
 
 def diff_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("a", metavar="A", help="a graph, or a run's folder")
+    parser.add_argument(
+        "a",
+        metavar="A",
+        help="a graph, a run's folder, or 'last' for the newest run under this folder",
+    )
     parser.add_argument("b", metavar="B", help="another one")
 
 
 def diff(arguments: Namespace) -> int:
     from flowrl.graph.diff import NOTHING, compute_alike, diff_graphs
     from flowrl.runs.run_diff import diff_runs, is_ended_run
+    from flowrl.runs.run_names import LAST, existing_run_path
 
-    a, b = (
-        check_graph(load_graph(_graph_path(name)), "skip").require_sound().graph
+    names = [
+        str(existing_run_path(LAST)) if name == LAST else name
         for name in (arguments.a, arguments.b)
+    ]
+    a, b = (
+        check_graph(load_graph(_graph_path(name)), "skip").require_sound().graph for name in names
     )
-    runs = Path(arguments.a), Path(arguments.b)
+    runs = Path(names[0]), Path(names[1])
     both_ended = all(map(is_ended_run, runs))
     difference = diff_graphs(a, b)
     print(f"graphs: {difference}" if difference == NOTHING and both_ended else difference)

@@ -17,14 +17,9 @@ from flowrl.core.errors import FlowError, UsageError, spelling_hint
 from flowrl.core.json_text import parse_object
 from flowrl.core.wording import count_text
 from flowrl.runs.folder import SUMMARY_FILE, instance_of_log
-from flowrl.runs.queries import (
-    NoAnswerError,
-    ask,
-    find_live_run,
-    find_run_folder,
-    query_status,
-)
+from flowrl.runs.queries import NoAnswerError, ask, query_status
 from flowrl.runs.registry import RunEntry, is_active, is_alive, live_entries
+from flowrl.runs.run_names import find_live_run, find_run_folder
 from flowrl.runs.top import (
     RUN_RATES,
     RUN_ROW,
@@ -184,13 +179,13 @@ def stop_arguments(parser: ArgumentParser) -> None:
 
 def stop(arguments: Namespace) -> int:
     entry = find_live_run(arguments.run)
+    when = "at once" if arguments.now else "at its next cut"
+    print(f"stopping {entry.run_dir} (pid {entry.pid}) {when}", flush=True)
     try:
         ask(entry, ask="stop", now=arguments.now)
     except NoAnswerError:
         if is_active(entry):
             raise
-    if not arguments.now:
-        print(f"{Path(entry.run_dir).name} stops at its next cut", flush=True)
     start_s, explained = time.monotonic(), False
     while is_active(entry):
         passed_s = time.monotonic() - start_s

@@ -11,7 +11,7 @@ from flowrl.core.errors import RunError, UsageError, spelling_hint
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Graph, NodeSpec
 from flowrl.runs.checkpoint import read_checkpoint
-from flowrl.runs.queries import find_run_folder
+from flowrl.runs.run_names import find_run_folder
 from flowrl.runtime.linked_nodes import context_of
 
 

@@ -202,7 +202,7 @@ def test_plot_writes_to_the_first_folder_or_to_the_given_file(flowrl: Flowrl, fo
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["none"], 2, "none: there is no such folder; 'ls runs' lists the runs"),
+        (["none"], 2, "none: there is no such run here; runs: there is none"),
         (["."], 2, ".: has no metrics.jsonl; give the folder of a run that has begun to report"),
         ([], 2, "the following arguments are required: RUN"),
     ],

@@ -90,7 +90,8 @@ def test_stop_waits_for_the_next_cut_and_prints_how_the_run_ended(
         status, out, err = flowrl("stop", "r")
         printed, _ = running.communicate(timeout=30)
     assert (status, err) == (0, "")
-    assert out.startswith("r stops at its next cut\ninterrupted: flowrl stop\n")
+    stopping = f"stopping {folder / 'r'} (pid {running.pid}) at its next cut\n"
+    assert out.startswith(f"{stopping}interrupted: flowrl stop\n")
     assert running.returncode == 130
     assert "interrupted: flowrl stop" in printed
 
@@ -103,7 +104,8 @@ def test_stop_now_does_not_wait_for_a_cut(flowrl: Flowrl, folder: Path) -> None:
         status, out, _ = flowrl("stop", str(running.pid), "--now")
         running.communicate(timeout=30)
     assert status == 0
-    assert out.startswith("interrupted: stopped at once\n")
+    stopping = f"stopping {folder / 'r'} (pid {running.pid}) at once\n"
+    assert out.startswith(f"{stopping}interrupted: stopped at once\n")
     assert running.returncode == 130
 
 

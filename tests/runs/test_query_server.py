@@ -18,10 +18,11 @@ from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.display import Watcher
-from flowrl.runs.queries import ask, find_live_run, find_run_folder, query_status
+from flowrl.runs.queries import ask, query_status
 from flowrl.runs.query_server import QUERY_BYTES, answering_queries
 from flowrl.runs.registry import RunEntry, live_entries, runtime_folder, write_entry
 from flowrl.runs.run import Run
+from flowrl.runs.run_names import find_live_run, find_run_folder
 from tests.runs.threaded_runs import (
     DEADLINE_S,
     pair,
@@ -52,7 +53,8 @@ def answer_to(entry: RunEntry, text: bytes) -> dict[str, str]:
         return dict(json.loads(connection.makefile().read()))
 
 
-def test_an_active_run_is_found(tmp_path: Path) -> None:
+def test_an_active_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with running_in_a_thread(pair(a={"each_s": 0.01}), tmp_path / "r") as run:
         assert (run.pid, run.graph, run.placement) == (
             os.getpid(),
@@ -69,7 +71,10 @@ def test_an_active_run_is_found(tmp_path: Path) -> None:
         find_live_run(str(tmp_path / "r"))
 
 
-def test_a_run_is_named_by_its_folder_a_unique_prefix_or_its_pid(tmp_path: Path) -> None:
+def test_a_run_is_named_by_its_folder_a_unique_prefix_or_its_pid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     slow = pair(a={"each_s": 0.01})
     with (
         running_in_a_thread(slow, tmp_path / "one-1") as one,
