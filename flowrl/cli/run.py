@@ -18,6 +18,8 @@ from flowrl.runs.display import watcher_for
 from flowrl.runs.result import RunResult, result_text
 from flowrl.runs.run import Run
 
+NO_RECOVERY = "--no-recover changes nothing yet: there is no recovery, so every run ends when a part of it dies"
+
 
 def run_arguments(parser: ArgumentParser) -> None:
     shared.add_graph(parser)
@@ -58,7 +60,9 @@ def run_arguments(parser: ArgumentParser) -> None:
         help="how long to wait for them (default: 60s)",
     )
     parser.add_argument(
-        "--no-recover", action="store_true", help="end the run when a part of it dies"
+        "--no-recover",
+        action="store_true",
+        help="end the run when a part of it dies; every run does so today, as there is no recovery yet",
     )
     parser.add_argument(
         "--json", action="store_true", help="print only one line of JSON, at the end"
@@ -75,6 +79,8 @@ def run(arguments: Namespace) -> int:
     checked = shared.read_graph(arguments).require_sound()
     for warning in () if arguments.quiet else checked.warnings:
         print(f"warning: {warning}", file=sys.stderr)
+    if arguments.no_recover and not arguments.quiet:
+        print(f"note: {NO_RECOVERY}", file=sys.stderr)
     run = Run(
         checked,
         seed=arguments.seed,

@@ -39,6 +39,17 @@ def test_quiet_prints_nothing(flowrl: Flowrl) -> None:
     assert flowrl("run", "g.yaml", "--train-iters", "4", "--quiet") == (0, "", "")
 
 
+def test_no_recover_says_that_every_run_ends_when_a_part_of_it_dies(flowrl: Flowrl) -> None:
+    words = ("run", "g.yaml", "--train-iters", "1", "--no-recover")
+    status, _, err = flowrl(*words, "--json")
+    assert (status, err) == (
+        0,
+        "note: --no-recover changes nothing yet: there is no recovery, so every run ends when a part of it dies\n",
+    )
+    assert flowrl(*words, "--quiet") == (0, "", "")
+    assert "as there is no recovery yet" in " ".join(flowrl("run", "--help")[1].split())
+
+
 def test_a_failed_run_prints_the_first_cause_and_exits_with_1(flowrl: Flowrl, folder: Path) -> None:
     write(folder / "f.yaml", {"f": {"type": "FailingNode", "firing": 1}}, ["c -> f"])
     status, out, err = flowrl("run", "f.yaml", "--out", "r")
