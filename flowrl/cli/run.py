@@ -38,7 +38,7 @@ def run_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--time", metavar="10m", help="cut after this time (30s, 10m, 2h)")
     parser.add_argument(
-        "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-<time>)"
+        "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-seed<seed>-<time>)"
     )
     parser.add_argument(
         "--listen",

@@ -3,6 +3,7 @@
 graph.yaml         the resolved graph, which is enough to repeat the run
 graph.dot          the graph as a DOT picture
 environment.json   versions, git state, CPU, seed, command
+params.yaml        the type and the parameters of each node
 metrics.jsonl      the metrics of the nodes, in the order of the serial program
 timings.jsonl      where the time went
 summary.json       how the run ended (and error.txt, if it failed)
@@ -40,8 +41,8 @@ TIMINGS_EVERY_S = 1.0
 TOKEN_BUFFER_BYTES = 1 << 16
 
 
-def create_run_folder(graph: str, out: str | Path | None) -> Path:
-    """Create the folder of a new run: `out`, or runs/<graph>-<time>."""
+def create_run_folder(graph: str, seed: int, out: str | Path | None) -> Path:
+    """Create the folder of a new run: `out`, or runs/<graph>-seed<seed>-<time>."""
     if out is not None:
         path = Path(out)
         with explain_disk_errors(path):
@@ -54,7 +55,7 @@ def create_run_folder(graph: str, out: str | Path | None) -> Path:
                     f"--out {path}: it already contains a run; choose another folder, or remove it"
                 ) from None
         return path
-    stem = f"{graph}-{time.strftime('%Y%m%d-%H%M%S')}"
+    stem = f"{graph}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in range(1, 10_000):
         path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
         with explain_disk_errors(path):
@@ -100,8 +101,12 @@ class RunFolder:
     def write_text(self, name: str, text: str) -> None:
         self._write_atomically(name, text.encode())
 
+    def create_log(self, instance: str) -> None:
+        """Create the empty log of an instance, so that it can be followed before the first line is there."""
+        self.write_text(_log_name(instance), "")
+
     def append_log(self, instance: str, text: str) -> None:
-        self.append_line(f"logs/{instance.replace('/', '__')}.log", text)
+        self.append_line(_log_name(instance), text)
 
     def open_token_file(self, graph: Graph) -> TokenHashSink:
         """Open the file of token hashes, and return the function that appends a hash to it."""
@@ -218,6 +223,10 @@ def _number(value: float) -> float | str:
     return number if math.isfinite(number) else repr(number)
 
 
+def _log_name(instance: str) -> str:
+    return f"logs/{instance.replace('/', '__')}.log"
+
+
 def instance_of_log(path: Path) -> str:
-    """The instance that wrote a log file: the inverse of `append_log`."""
+    """The instance that wrote a log file: the inverse of `_log_name`."""
     return path.stem.replace("__", "/")

@@ -21,7 +21,7 @@ from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, instanc
 from flowrl.core.errors import RunError, UsageError, attached_files
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand
-from flowrl.graph.model import Limits
+from flowrl.graph.model import Graph, Limits
 from flowrl.graph.param_reader import written_params
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.site_layout import make_layout
@@ -133,7 +133,7 @@ class Run:
         self._thread = threading.current_thread()
         with handling_signals(self._on_signal), settled_numerics(self.graph.torch_threads):
             folder = self.folder = RunFolder(
-                create_run_folder(self.graph.name.replace("/", "_"), self.out)
+                create_run_folder(self.graph.name.replace("/", "_"), self.seed, self.out)
             )
             warn = partial(self.watcher.note, self)
             with answering_queries(self.graph.name, self.placement, folder.path, self.answer, warn):
@@ -212,10 +212,10 @@ class Run:
         folder.write_text("graph.yaml", expand(self.graph))
         folder.write_text("graph.dot", graph_dot_text(self.checked))
         folder.write_json(ENVIRONMENT_FILE, self._environment())
+        folder.write_text("params.yaml", params_text(self.graph))
         for spec in self.graph.nodes.values():
             for replica in range(spec.replicas):
-                params = flow_text(written_params(spec.config))
-                folder.append_log(instance_key(spec.name, replica), f"{spec.type} {params}")
+                folder.create_log(instance_key(spec.name, replica))
         folder.open_tensorboard()
 
     def _environment(self) -> dict[str, Any]:
@@ -310,6 +310,16 @@ class Run:
         self.is_stopping = True
         self.executor.stop("interrupt", name)
         self.watcher.stopping(self)
+
+
+def params_text(graph: Graph) -> str:
+    """The type and the parameters of each node as YAML, one in a line."""
+    lines = []
+    for spec in graph.nodes.values():
+        params = {"type": spec.type, **written_params(spec.config)}
+        lines.append(f"{flow_text(spec.name)}:")
+        lines += [f"  {flow_text(name)}: {flow_text(value)}" for name, value in params.items()]
+    return "\n".join(lines) + "\n"
 
 
 class EvaluationReturns:

@@ -1,6 +1,7 @@
 """A run and its folder: the files of a run that ends well, and of one that fails."""
 
 import json
+import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +18,7 @@ from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.display import Watcher
-from flowrl.runs.folder import read_jsonl
+from flowrl.runs.folder import create_run_folder, read_jsonl
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
@@ -59,7 +60,7 @@ def test_the_folder_of_a_run_has_all_its_files(tmp_path: Path) -> None:
         *["checkpoints", "checkpoints/best.safetensors", "checkpoints/last.safetensors"],
         *["environment.json", "graph.dot", "graph.yaml"],
         *["logs", "logs/c#1.log", "logs/c.log", "logs/e.log", "logs/l.log"],
-        *["metrics.jsonl", "summary.json", "timings.jsonl"],
+        *["metrics.jsonl", "params.yaml", "summary.json", "timings.jsonl"],
     ]
 
 
@@ -122,10 +123,25 @@ def test_a_metric_cannot_take_the_name_of_its_position(tmp_path: Path) -> None:
 def test_each_node_has_a_log_of_its_own(tmp_path: Path) -> None:
     run(tmp_path / "r", train_iters=2)
     logs = tmp_path / "r" / "logs"
-    what = "tests.toys.toy_nodes:Source {give: 1, steps: 10, mode: usual}\n"
-    assert (logs / "c#1.log").read_text() == f"{what}[0] usual saw 0\n[1] usual saw 1\n"
-    assert (logs / "e.log").read_text().splitlines()[1:] == ["[0] saw 2"]
+    assert (logs / "c#1.log").read_text() == "[0] usual saw 0\n[1] usual saw 1\n"
+    assert (logs / "e.log").read_text().splitlines() == ["[0] saw 2"]
     assert {path.stem for path in logs.iterdir()} == {"c", "c#1", "e", "l"}
+
+
+def test_the_parameters_of_nodes_are_in_a_file_of_their_own(tmp_path: Path) -> None:
+    run(tmp_path / "r", train_iters=1)
+    text = (tmp_path / "r" / "params.yaml").read_text()
+    source = "  type: tests.toys.toy_nodes:Source\n  give: 1\n  steps: 10\n  mode: usual\n"
+    assert text.startswith(f"c:\n{source}")
+    assert [line for line in text.splitlines() if not line.startswith(" ")] == ["c:", "l:", "e:"]
+
+
+def test_the_name_of_a_run_folder_has_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = create_run_folder("cartpole_dqn", 7, None)
+    assert re.fullmatch(r"runs/cartpole_dqn-seed7-\d{8}-\d{6}", str(folder))
 
 
 def events(folder: Path) -> list[Any]:
@@ -214,7 +230,7 @@ def test_a_verdict_solves_the_run(tmp_path: Path) -> None:
     result = run(tmp_path / "r", graph)
     assert (result.status, result.why) == ("solved", "version 4 is good")
     log = (tmp_path / "r" / "logs" / "e.log").read_text()
-    assert log.splitlines()[1:] == ["[0] saw 2", "[1] saw 4", "[1] version 4 is good"]
+    assert log.splitlines() == ["[0] saw 2", "[1] saw 4", "[1] version 4 is good"]
 
 
 def test_a_run_does_not_change_the_graph_it_was_given(tmp_path: Path) -> None:
@@ -232,7 +248,7 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("flowrl.runs.folder.time.strftime", lambda form: "now")
     folders = [run(None, rounds=1).run_dir for _ in range(3)]  # type: ignore[arg-type]
-    assert folders == ["runs/graph-now", "runs/graph-now-2", "runs/graph-now-3"]
+    assert folders == [f"runs/graph-seed0-now{suffix}" for suffix in ("", "-2", "-3")]
 
 
 def test_a_run_in_a_folder_is_not_written_over(tmp_path: Path) -> None:

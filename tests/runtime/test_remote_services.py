@@ -33,7 +33,7 @@ def drawing_graph(*edges: str, **nodes: Any) -> dict[str, Any]:
 
 def lines(facts: dict[str, Any], key: str) -> list[str]:
     """Return the lines that a node logged, without the numbers of the firings."""
-    return [line.partition("] ")[2] for line in facts[f"logs/{key}.log"][1:]]
+    return [line.partition("] ")[2] for line in facts[f"logs/{key}.log"]]
 
 
 @pytest.mark.parametrize("placement", APART)

@@ -45,7 +45,7 @@ def run_in_processes(nodes: dict[str, Any], edges: list[Any], out: Path) -> dict
         limits=Limits(rounds=3),
     )
     run.run()
-    return {p.stem: p.read_text().splitlines()[1:] for p in (out / "logs").iterdir()}
+    return {p.stem: p.read_text().splitlines() for p in (out / "logs").iterdir()}
 
 
 def module_reporter(

@@ -57,7 +57,7 @@ def token_ages(out: Path) -> list[int]:
     """Return the age of the token of each of the learner's firings, in versions."""
     log = (out / "logs" / "c.log").read_text().splitlines()
     saw = [int(line.split()[-1]) for line in log if " saw " in line]
-    log = (out / "logs" / "l.log").read_text().splitlines()[1:]
+    log = (out / "logs" / "l.log").read_text().splitlines()
     took = [int(line.split()[-1]) for line in log if "] " in line and "tokens" not in line]
     return [fired - saw[token] for fired, token in enumerate(took)]
 
