@@ -19,7 +19,7 @@ test: $(STAMP)
 	$(PYTEST) -m "not slow" tests
 
 test-slow: $(STAMP)
-	$(PYTEST) -m slow tests
+	$(PYTEST) -m "slow or examples" --hypothesis-profile=full tests
 
 test-all: test test-slow
 

@@ -1,4 +1,11 @@
-"""Tests have a registry of runs of their own, and modules that a test imports from its own folder are unloaded."""
+"""Fixtures of all tests. A test uses its own registry of runs, and modules that it imports from its own folder are unloaded.
+
+The quick suite (`make test`, under three minutes on two cores) covers every path once: each placement, transport, storage
+kind and kind of failure, with short runs, a selection of combinations, and a third of the examples of costly properties
+(`tests/quick_selection.py`). The slow suite (`make test-slow`) has the full products and all examples, learning runs up to
+their goal, long series of failures, and tests of more than a few seconds that a cheaper quick test resembles. Tests that are
+not about processes fork theirs from a pool (`tests/fork_pool.py`), because Python needs half a second to start and import.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +18,14 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from hypothesis import settings
 
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.graph.loading import load_graph
 from flowrl.machine.numerics import THREAD_VARIABLES
 from tests.fork_pool import ForkPool
 from tests.needs import skip_or_fail_without
+from tests.quick_selection import FULL_PROFILE
 
 # The environment is set before any module of the tests copies it. Tests start hundreds of Python processes: each would
 # compile the same modules again, and idle threads of numerical libraries would take the cores from others.
@@ -65,6 +74,8 @@ def forked_processes(fork_pool: ForkPool) -> Iterator[None]:
 def pytest_unconfigure() -> None:
     shutil.rmtree(RUNTIME_FOLDER, ignore_errors=True)
 
+
+settings.register_profile(FULL_PROFILE)
 
 Write = Callable[..., Path]
 Check = Callable[..., CheckedGraph]

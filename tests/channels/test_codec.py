@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
@@ -18,6 +18,7 @@ from flowrl.channels.codec import ALIGN, ARRAY, MAX_DEPTH, IncomingPayload, deco
 from flowrl.channels.messages import SURROGATES, HeaderCodec, attach_payloads
 from flowrl.core.batch import Batch
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
+from tests.quick_selection import examples
 
 
 def encode_and_decode(value: Any, in_parts: bool = False) -> Any:
@@ -106,7 +107,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.booleans())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_values_are_decoded_exactly(value: Any, in_parts: bool) -> None:
     assert same(encode_and_decode(value, in_parts), value)
 
@@ -253,7 +254,7 @@ TREES = st.recursive(
 
 
 @given(TREES)
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_a_hostile_tree_is_refused_or_harmless(tree: Any) -> None:
     body = bytes(128)
     for payload in (
@@ -265,7 +266,7 @@ def test_a_hostile_tree_is_refused_or_harmless(tree: Any) -> None:
 
 
 @given(st.binary(max_size=200), st.binary(max_size=60))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_hostile_bytes_are_refused_or_harmless(garbage: bytes, tail: bytes) -> None:
     heads = HeaderCodec(b"run", "me")
     for head in (garbage, heads.header([garbage], 0), heads.header([], len(garbage)) + tail):
@@ -275,7 +276,7 @@ def test_hostile_bytes_are_refused_or_harmless(garbage: bytes, tail: bytes) -> N
 
 
 @given(st.integers(0, 300), st.integers(0, 255))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_a_damaged_message_is_refused_or_harmless(at: int, byte: int) -> None:
     heads = HeaderCodec(b"run", "me")
     value = Batch({"x": np.arange(5.0), "y": np.zeros((5, 2), np.int8)})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.combinations import slow_except
+from tests.quick_selection import slow_except
 
 CHATTERING = ["--set", "env.id=tests.nodes.env_managers.failing_envs:PrintingEnv"]
 SAID = ("hello from Python", "hello from C")

@@ -14,7 +14,7 @@ import pytest
 import flowrl
 from flowrl.channels.keys import write_key
 from tests.cluster.network import MACHINES, Network, network, why_not
-from tests.combinations import slow_except
+from tests.quick_selection import slow_except
 
 pytestmark = [
     pytest.mark.needs("ip"),

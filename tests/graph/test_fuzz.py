@@ -6,7 +6,7 @@ import copy
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from flowrl.checks.check import CheckedGraph, check
@@ -16,10 +16,9 @@ from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.yaml_text import parse_yaml
 from flowrl.render.report import check_json, check_text
+from tests.quick_selection import examples
 
-fuzz = settings(
-    max_examples=120, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+fuzz = examples(120, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 WORDS = [
     "nodes",

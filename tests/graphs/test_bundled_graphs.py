@@ -11,7 +11,7 @@ import pytest
 
 import flowrl
 from flowrl.graph.bundled import bundled_graphs, graphs_folder
-from tests.combinations import slow_except
+from tests.quick_selection import slow_except
 
 SOLVED = {  # graph: the seeds on which it must reach its goal
     "cartpole_dqn": range(10),

@@ -44,13 +44,13 @@ def test_dqn_learns_the_values_of_truncated_and_of_terminated_episodes(
     ends: str, values: list[float], nstep: int
 ) -> None:
     envs = envs_of("AlternatingEnv", ends=ends)
-    params = {"model": Mlp(**TABLE), "dueling": False, "lr": 0.03, "target_every_iters": 20}
+    params = {"model": Mlp(**TABLE), "dueling": False, "lr": 0.06, "target_every_iters": 20}
     policy = policy_of(Dqn, envs, nstep=nstep, epsilon_end=1.0, **params)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=1)
     buffer = NaiveReplayBuffer(batch_size=32, seed=1)
     learner = Learner(policy=policy, seed=1)
     buffer.push(collector.fire(learner.state()))
-    for _ in range(500):
+    for _ in range(200):
         learner.train(buffer.sample())
     q = learner.mode.online(torch.arange(2))["q"].detach().numpy()  # (states, actions)
     np.testing.assert_allclose(q, np.repeat([values], 2, 0).T, atol=0.08)
@@ -66,7 +66,7 @@ def test_ppo_learns_the_values_of_truncated_and_of_terminated_episodes(
     policy = policy_of(Ppo, envs, model=model, gae_lambda=gae_lambda, lr=0.03, max_grad_norm=None)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=2)
     learner = Learner(policy=policy, seed=2)
-    for _ in range(150):
+    for _ in range(40):
         learner.train(collector.fire(learner.state()))
     found = learner.mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
     np.testing.assert_allclose(found, values, atol=0.05)
@@ -102,7 +102,7 @@ def test_ppo_learns_to_aim_a_real_valued_action() -> None:
         return -float(np.mean([episode.total for episode in played]))
 
     before = error()  # the action is 0 at first, so the error is a quarter
-    for _ in range(120):
+    for _ in range(80):
         learner.train(collector.fire(learner.state()))
     assert before == pytest.approx(0.25, abs=0.05)
     assert error() < 0.06

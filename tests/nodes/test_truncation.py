@@ -30,7 +30,7 @@ from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.r2d2 import R2d2
 from flowrl.nodes.policy import Policy
-from tests.combinations import slow_except
+from tests.quick_selection import slow_except
 
 GAMMA = 0.5
 ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]

@@ -37,7 +37,8 @@ def colours(path: Path) -> set[tuple[int, ...]]:
     from matplotlib.image import imread
 
     pixels = (imread(path)[:, :, :3].reshape(-1, 3) * 5).round().astype(int)
-    return {(r, g, b) for r, g, b in np.unique(pixels, axis=0).tolist()}
+    numbers = np.unique(pixels @ [36, 6, 1]).tolist()  # much faster than unique rows
+    return {(number // 36, number // 6 % 6, number % 6) for number in numbers}
 
 
 BLUE, ORANGE = (1, 2, 4), (5, 2, 0)

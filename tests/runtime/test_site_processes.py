@@ -27,7 +27,7 @@ from flowrl.runtime.records import RecordSource
 from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.graph_transfer import read_graph
 from flowrl.runtime.sites.launched_sites import SiteLost
-from tests.combinations import slow_except
+from tests.quick_selection import slow_except
 from tests.toys.toy_nodes import FailingNode
 from tests.toys.toy_runs import toy_graph
 

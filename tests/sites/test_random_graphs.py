@@ -28,7 +28,7 @@ checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_to
 pytestmark = pytest.mark.usefixtures("forked_processes")
 
 
-def examples(number: int) -> settings:
+def example_count(number: int) -> settings:
     """Return settings for this number of examples, without a deadline."""
     return settings(max_examples=number, deadline=None, suppress_health_check=checks)
 
@@ -46,13 +46,13 @@ def compare(data: st.DataObject, places: st.SearchStrategy[str]) -> None:
     event(f"status {facts['status']}")
 
 
-@examples(30)
+@example_count(12)
 @given(st.data())
 def test_a_random_graph_has_equal_results_in_threads(data: st.DataObject) -> None:
     compare(data, thread_places)
 
 
-@examples(15)
+@example_count(6)
 @given(st.data())
 def test_a_random_graph_has_equal_results_in_threads_and_processes(data: st.DataObject) -> None:
     compare(data, all_places)
@@ -72,28 +72,28 @@ def run_nondeterministic_graph(data: st.DataObject) -> None:
     assert facts["status"] in ("finished", "solved")
 
 
-@examples(8)
+@example_count(4)
 @given(st.data())
 def test_a_random_nondeterministic_graph_ends(data: st.DataObject) -> None:
     run_nondeterministic_graph(data)
 
 
 @pytest.mark.slow
-@examples(60)
+@example_count(60)
 @given(st.data())
 def test_many_random_nondeterministic_graphs_end(data: st.DataObject) -> None:
     run_nondeterministic_graph(data)
 
 
 @pytest.mark.slow
-@examples(50)
+@example_count(50)
 @given(st.data())
 def test_many_random_graphs_have_equal_results_in_threads(data: st.DataObject) -> None:
     compare(data, thread_places)
 
 
 @pytest.mark.slow
-@examples(200)
+@example_count(200)
 @given(st.data())
 def test_two_hundred_random_graphs_have_equal_results_in_threads_and_processes(
     data: st.DataObject,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch
@@ -19,6 +19,7 @@ from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.origin import ENV_COLUMN, STEP_COLUMN
 from tests.nodes.toy_policies import Toy
+from tests.quick_selection import examples
 
 Sequence = tuple[tuple[int, int], ...]  # (env, step) of each valid step
 
@@ -69,7 +70,7 @@ def expected(tokens: list[Batch], steps: int, period: int, size: int) -> list[Se
     return sorted(found)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     envs=st.integers(1, 3),
     amounts=st.lists(st.integers(1, 17), min_size=1, max_size=8),
@@ -105,7 +106,7 @@ def test_sequences_across_tokens_are_those_of_whole_episodes(
     assert held(buffer) == expected(tokens, steps, period, 500)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.integers(1, 3), st.lists(st.integers(1, 17), min_size=3, max_size=9), st.integers(1, 5),
     st.integers(0, 2**31),

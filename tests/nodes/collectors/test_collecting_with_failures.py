@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Array, Batch, Column, Schema
@@ -15,6 +15,7 @@ from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_envs import CountingEnv
+from tests.quick_selection import examples
 
 GAMMA = 0.5
 MEMORY: Schema = {"memory": Column("float32", (1,))}
@@ -81,7 +82,7 @@ def check_rows(batch: Batch, unrolls: bool, nstep: int) -> None:
     np.testing.assert_allclose(rows["discount"], np.where(rows["terminated"], 0, GAMMA**width))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_every_row_is_right_despite_failures(data: st.DataObject) -> None:
     unroll = data.draw(st.sampled_from([None, 1, 2, 3, 5]))

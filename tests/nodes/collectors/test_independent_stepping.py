@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrl
@@ -26,6 +26,7 @@ from flowrl.nodes.policy import Policy
 from tests.nodes.collectors.recurrent_toy_policy import StepCountingPolicy
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
+from tests.quick_selection import examples
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "explores": lambda **given: Dqn(nstep=2, **given),
@@ -70,7 +71,7 @@ def flat(state: Any, name: str = "") -> dict[str, Any]:
     return {k: v for key, part in state.items() for k, v in flat(part, f"{name}/{key}").items()}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(LENGTHS, st.integers(1, 12), st.sampled_from(sorted(POLICIES)), st.integers(1, 3), st.data())
 def test_rows_metrics_and_states_equal_those_of_together(
     lengths: list[list[int]], pieces: int, name: str, least: int, data: st.DataObject

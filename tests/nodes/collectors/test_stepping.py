@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch
@@ -14,6 +14,7 @@ from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
+from tests.quick_selection import examples
 
 WAYS = st.sampled_from(["together", "halves", "independent", "ready"])
 LENGTHS = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=3), min_size=2, max_size=5)
@@ -58,7 +59,7 @@ def test_all_rows_of_halves_have_the_actions_of_the_firings_weights() -> None:
     assert [set(node.fire(weights(w))["action"]) for w in (1, 2)] == [{1}, {2}]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(LENGTHS, st.integers(1, 20), st.integers(1, 3), WAYS, st.integers(1, 2))
 def test_with_ready_every_step_is_returned_once_and_in_order(
     lengths: list[list[int]], n: int, nstep: int, way: str, least: int
@@ -92,7 +93,7 @@ def test_a_call_of_the_policy_waits_for_least_envs() -> None:
     assert len(set(envs.served)) > 1  # more than `least` if more are ready
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(LENGTHS, st.integers(1, 20), st.integers(1, 3), WAYS, st.data())
 def test_steps_of_failed_episodes_are_in_no_later_token(
     lengths: list[list[int]], n: int, nstep: int, way: str, data: st.DataObject

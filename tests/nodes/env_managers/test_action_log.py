@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.nodes.env_managers import action_log
 from flowrl.nodes.env_managers.action_log import RECENT_ENTRIES, ActionLog
+from tests.quick_selection import examples
 
 COUNT = 3
 Episodes = list[list[tuple[int, list[int]]]]  # by env: seeds and actions
@@ -42,7 +43,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(operations, st.sampled_from([2, 4, 10, 4096]))
 def test_the_log_has_the_actions_of_each_env_and_episode(sequence: Any, recent: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from tests.nodes.toy_envs import CountingEnv
+from tests.quick_selection import examples
 
 
 def manager(count: int, seed: int, **kwargs: Any) -> SerialEnvManager:
@@ -41,7 +42,7 @@ class SingleEnv:
 subsets = st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=25)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 2**40), subsets)
 def test_envs_step_independently_of_each_other(seed: int, turns: list[set[int]]) -> None:
     envs = manager(4, seed)
@@ -59,7 +60,7 @@ def test_envs_step_independently_of_each_other(seed: int, turns: list[set[int]])
         assert steps.episodes == [row[5] for row in rows if row[5]]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**40), st.data())
 def test_every_launched_env_plays_its_quota_in_any_order_of_steps(
     count: int, quota: int, seed: int, data: st.DataObject
@@ -85,7 +86,7 @@ def test_every_launched_env_plays_its_quota_in_any_order_of_steps(
         assert episode.total == episode.length * (episode.length + 1) / 2
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(1, 5), st.integers(0, 2**40), st.integers(0, 20))
 def test_fixed_seeds_play_the_same_episodes_after_every_reset(
     count: int, seed: int, steps: int
@@ -103,7 +104,7 @@ def test_fixed_seeds_play_the_same_episodes_after_every_reset(
         np.testing.assert_array_equal(one, other)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**40))
 def test_more_envs_do_not_change_the_episodes_of_the_first_ones(
     few: int, more: int, seed: int
