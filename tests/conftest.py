@@ -1,10 +1,11 @@
-"""Fixtures of all tests. A test uses its own registry of runs, and modules that it imports from its own folder are unloaded.
+"""Fixtures of all tests: a registry of runs of their own, files and graphs in a temporary folder, forked processes.
 
-The quick suite (`make test`, under three minutes on two cores) covers every path once: each placement, transport, storage
-kind and kind of failure, with short runs, a selection of combinations, and a third of the examples of costly properties
-(`tests/quick_selection.py`). The slow suite (`make test-slow`) has the full products and all examples, learning runs up to
-their goal, long series of failures, and tests of more than a few seconds that a cheaper quick test resembles. Tests that are
-not about processes fork theirs from a pool (`tests/fork_pool.py`), because Python needs half a second to start and import.
+The quick suite (`make test`, under three minutes on two cores) covers every path once: each placement, transport,
+storage kind and kind of failure, with short runs, a selection of combinations, and a third of the examples of costly
+properties (`tests/quick_selection.py`). The slow suite (`make test-slow`) has the full products and all examples,
+learning runs up to their goal, long series of failures, and tests of several seconds for which a cheaper one stands in
+the quick suite. Tests that are not about processes fork theirs from a pool (`tests/fork_pool.py`), because Python needs
+half a second to start and import.
 """
 
 from __future__ import annotations
