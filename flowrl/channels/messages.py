@@ -10,6 +10,9 @@ payload is in shared memory. A token's `location` says which:
     n > 0                 the next n bytes of the body      [k]                   the next k parts
     0                     no payload                        [slab, slot, n]       n bytes of shared memory
 
+A part that is larger than a piece is sent as several parts: a part of exactly `PIECE_BYTES` continues in the next one.
+So no connection can announce more than one piece at a time. Memory for more is only used for what has arrived.
+
 Every frame of a channel holds the channel's name, its epoch and a number: a token's sequence number, the number of
 tokens that the receiver has taken, or the first sequence number that it has not seen. These numbers only grow, so a
 frame that arrives twice, late or never does no harm.
@@ -43,7 +46,12 @@ Frame = list[Any]
     SLAB_RETIRED,  # number: the shared memory is not used any more
 ) = range(11)
 
+PIECE_BYTES = 1 << 20
+MAX_FRAME_BYTES = PIECE_BYTES + 256  # of a piece, encrypted
 MAX_HEADER_BYTES = 64 << 20  # a larger header is refused
+MAX_TREE_BYTES = MAX_HEADER_BYTES // 2  # of one token; gathered frames add little
+MAX_TOKEN_PARTS = 1 << 16  # arrays of one token that are parts
+MAX_PARTS = 1 << 19  # of one message, with all pieces
 SURROGATES = "surrogatepass"  # Python strings may contain lone surrogates
 TOKEN_FIELDS = 8
 _CHANNEL_FIELDS = (str, int, int)
@@ -134,6 +142,31 @@ class SharedPayload:
         return IncomingPayload(self.read_slot(self.slab, self.slot, self.nbytes), 0, self.nbytes)
 
 
+def split_part(part: bytes | memoryview) -> Sequence[bytes | memoryview]:
+    """Return the pieces of a part, without a copy. The last one is shorter than a piece."""
+    if len(part) < PIECE_BYTES:
+        return (part,)
+    view = memoryview(part)
+    return [view[i : i + PIECE_BYTES] for i in range(0, len(view) + 1, PIECE_BYTES)]
+
+
+def join_pieces(pieces: Sequence[Memory]) -> list[Memory]:
+    """Return the parts of these pieces. A part of one piece is not copied."""
+    parts: list[Memory] = []
+    begun: list[Memory] = []
+    for piece in pieces:
+        if len(piece) == PIECE_BYTES:
+            begun.append(piece)
+        elif begun:
+            parts.append(b"".join((*begun, piece)))
+            begun = []
+        else:
+            parts.append(piece)
+    if begun:
+        raise RefusedMessage("incomplete")
+    return parts
+
+
 def attach_payloads(
     frames: list[Any], body_bytes: int, parts: Sequence[Memory], read_slot: ReadSlot | None
 ) -> list[Frame]:
@@ -142,7 +175,7 @@ def attach_payloads(
     if body_bytes:
         if not parts or len(parts[0]) != body_bytes:
             raise RefusedMessage("payload")
-        body = parts[0].tobytes()  # aligned, and independent of the socket's own memory
+        body = bytes(parts[0])  # aligned, and independent of the socket's own memory
         next_part = 1
     for frame in frames:
         check_frame(frame)

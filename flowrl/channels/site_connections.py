@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.channels.inproc import SCHEME, Inbox, InboxRegistry
 from flowrl.channels.messages import OUT_OF_BAND
+from flowrl.channels.refusals import RefusalCounts
 from flowrl.channels.transport import (
     TRANSPORTS,
     Connection,
@@ -148,8 +149,15 @@ class SiteConnections:
             for fd in fds:
                 self._poller.unregister(fd)
 
-    def count_refusal(self, reason: str, peer: str) -> None:
-        self._refused[reason, peer] += 1
+    def count_refusal(self, reason: str, peer: str, times: int = 1) -> None:
+        self._refused[reason, peer] += times
+
+    def refusal_lines(self) -> list[str]:
+        """Return what this site has refused, in words, for the summary of the run."""
+        counts = RefusalCounts()
+        for (reason, peer), times in self.traffic().refused.items():
+            counts.add(reason if peer == "?" else f"{reason}, from site '{peer}'", times)
+        return counts.lines(f"by site '{self.site}'")
 
     def close(self, drop: bool = False) -> None:
         """Close all connections. Frames may take a second to leave, unless `drop` discards them."""

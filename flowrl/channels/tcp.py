@@ -10,6 +10,7 @@ from typing import Any
 
 import zmq
 
+from flowrl.channels.connection_guard import ConnectionLimits
 from flowrl.channels.errors import RefusedMessage
 from flowrl.channels.zmq_connection import ZmqConnection
 from flowrl.channels.zmq_sockets import Socket
@@ -18,6 +19,15 @@ from flowrl.core.errors import UsageError
 
 LOOPBACK = ("tcp://127.", "tcp://localhost:", "tcp://[::1]:")
 MAX_RECONNECT_MS = 1000
+CONNECTIONS_OF_PEER = (
+    4  # of the site and its beacon, and as many that have broken and are not closed yet
+)
+OTHER_CONNECTIONS = 16
+MAX_PEERS_WITHOUT_KEYS = 60
+MAX_UNREAD_TOKENS = (
+    2  # tokens of the largest size that a peer may have sent before the site reads again
+)
+SOURCE_FD = int(zmq.SRCFD)
 HEARTBEAT_MS, SILENCE_MS = 2000, 10_000  # a machine may vanish without closing its connections
 
 
@@ -31,6 +41,12 @@ class TcpTransport(ZmqTransport[ZmqConnection]):
             )
         clients = None if keys is None else keys.known
         return {"keys": keys, "clients": clients, **_network_options(address)}
+
+    def _connection_limits(self) -> ConnectionLimits:
+        keys = self._settings.keys
+        peers = MAX_PEERS_WITHOUT_KEYS if keys is None else len(keys.known)
+        connections = CONNECTIONS_OF_PEER * peers + OTHER_CONNECTIONS
+        return ConnectionLimits(connections, MAX_UNREAD_TOKENS * self._settings.max_token_bytes)
 
     def _connect_options(self, peer: str, address: str) -> dict[str, Any]:
         keys = self._settings.keys
@@ -47,6 +63,9 @@ class TcpTransport(ZmqTransport[ZmqConnection]):
     def _authenticate(self, sender: str, header: zmq.Frame) -> None:
         if self._settings.keys is not None and header.get("User-Id") != sender:
             raise RefusedMessage("another site's key")
+        fd: Any = header.get(SOURCE_FD)
+        for guard in self._sockets.guards.values():
+            guard.on_message(fd)
 
 
 def _network_options(address: str) -> dict[str, Any]:

@@ -103,6 +103,11 @@ class Connection(ABC, Generic[P]):
         return Traffic()
 
 
+class CountRefusal(Protocol):
+    def __call__(self, reason: str, peer: str, times: int = 1) -> None:
+        """Count refused messages or connections of a peer ('?': unknown)."""
+
+
 @dataclass(frozen=True, slots=True)
 class SiteSettings:
     """The constructor argument of every transport of a site."""
@@ -112,7 +117,7 @@ class SiteSettings:
     keys: Keys | None  # for the network
     max_token_bytes: int
     shared_bytes: int  # the limit of shared memory for each peer
-    count_refusal: Callable[[str, str], None]  # the reason, and the peer ('?': unknown)
+    count_refusal: CountRefusal
     inboxes: InboxRegistry  # of the sites in this process
 
 

@@ -13,7 +13,15 @@ import zmq
 
 from flowrl.channels.codec import ALIGN, OutgoingPayload, encode, encode_clock
 from flowrl.channels.errors import UnsendableValue
-from flowrl.channels.messages import TOKEN, TOKEN_FIELDS, HeaderCodec
+from flowrl.channels.messages import (
+    MAX_TOKEN_PARTS,
+    MAX_TREE_BYTES,
+    PIECE_BYTES,
+    TOKEN,
+    TOKEN_FIELDS,
+    HeaderCodec,
+    split_part,
+)
 from flowrl.channels.shared_memory import Slot
 from flowrl.channels.transport import Connection, Traffic
 from flowrl.channels.zmq_sockets import NOBLOCK, SNDMORE, Socket
@@ -77,6 +85,7 @@ class ZmqConnection(Connection[PackedToken]):
             location = self._pack_large_payload(packed, payload)
         try:
             packed_tree = self._pack(tree)
+            _check_size(channel, len(packed_tree), len(packed.parts))
             packed.nbytes = nbytes + len(packed_tree)
             packed_clock = NO_CLOCK if clock is None else self._pack(encode_clock(clock))
             prefix = self._prefixes.get((channel, epoch)) or self._add_prefix(channel, epoch)
@@ -134,16 +143,19 @@ class ZmqConnection(Connection[PackedToken]):
         body = b"".join(self._body)
         parts: list[bytes | memoryview] = [body, *self._parts] if body else [*self._parts]
         header = self._headers.header(self._frames, len(body))
+        pieces: list[bytes | memoryview] = [header]
+        if parts or len(header) >= PIECE_BYTES:
+            pieces = [piece for part in (header, *parts) for piece in split_part(part)]
         try:
-            self._socket.send(header, NOBLOCK | SNDMORE if parts else NOBLOCK)
+            self._socket.send(pieces[0], NOBLOCK | SNDMORE if len(pieces) > 1 else NOBLOCK)
         except zmq.Again:
             return  # the frames stay gathered
         traffic = self._traffic
-        for i, part in enumerate(parts, 1):
-            more = SNDMORE if i < len(parts) else 0
-            self._socket.send(part, more, copy=False)  # pyzmq copies small parts
-            traffic.bytes += len(part)
-        traffic.bytes += len(header)
+        for i, piece in enumerate(pieces[1:], 2):
+            more = SNDMORE if i < len(pieces) else 0
+            self._socket.send(piece, more, copy=False)  # pyzmq copies small pieces
+            traffic.bytes += len(piece)
+        traffic.bytes += len(pieces[0])
         self._frames, self._body, self._parts = [], [], []
         self._gathered_bytes = 0
         self._sent_s = _now()
@@ -159,6 +171,20 @@ class ZmqConnection(Connection[PackedToken]):
 
     def traffic(self) -> Traffic:
         return self._traffic
+
+
+def _check_size(channel: str, tree_bytes: int, parts: int) -> None:
+    """Refuse to send a token that its receiver would refuse."""
+    if tree_bytes > MAX_TREE_BYTES:
+        raise UnsendableValue(
+            f"channel '{channel}': cannot send a token with {tree_bytes} bytes outside of arrays; at most "
+            f"{MAX_TREE_BYTES} bytes are sent: put large data into numpy arrays"
+        )
+    if parts > MAX_TOKEN_PARTS:
+        raise UnsendableValue(
+            f"channel '{channel}': cannot send a token of {parts} arrays; a token holds at most {MAX_TOKEN_PARTS} "
+            "arrays: join them"
+        )
 
 
 _PADDING = bytes(ALIGN)

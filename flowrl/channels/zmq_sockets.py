@@ -1,4 +1,4 @@
-"""ZeroMQ sockets with CURVE authentication and monitors.
+"""ZeroMQ sockets with CURVE authentication, monitors and guards.
 
 All ZeroMQ sockets of flowrl are made by `ZmqSockets`: those of channels between processes and machines, and those of
 the control connections between a run and its hosts.
@@ -11,41 +11,27 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import zmq
-from zmq.utils import z85
 
+from flowrl.channels.authenticator import Authenticator
+from flowrl.channels.connection_guard import (
+    CURVE_BYTES,
+    GREETING_BYTES,
+    GUARDED_EVENTS,
+    HANDSHAKE_MS,
+    MAX_UNKNOWN,
+    ConnectionGuard,
+    ConnectionLimits,
+)
 from flowrl.channels.keys import Keys
 from flowrl.core.errors import UsageError
+from flowrl.machine.resource_limits import raise_open_file_limit
 
 Socket = zmq.Socket[bytes]
 
 NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)  # arithmetic on the enumeration is slow
 READABLE = int(zmq.POLLIN)
-DISCONNECTED = int(zmq.EVENT_DISCONNECTED)
+ZAP_DOMAIN = b"flowrl"
 HANDSHAKE_SUCCEEDED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-HANDSHAKE_ABORTED = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)  # the other side hung up
-HANDSHAKE_REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-HANDSHAKE_FAILED = HANDSHAKE_ABORTED | HANDSHAKE_REFUSED
-
-
-class Authenticator:
-    """Admits the peers whose public key is known, and names each by its key (ZAP, RFC 27)."""
-
-    def __init__(self, context: zmq.Context[Socket]) -> None:
-        self._names: dict[bytes, str] = {}
-        self.socket = context.socket(zmq.REP)
-        self.socket.linger = 0
-        self.socket.bind("inproc://zeromq.zap.01")
-
-    def admit(self, name: str, public_key: bytes) -> None:
-        self._names[z85.decode(public_key)] = name
-
-    def answer_requests(self) -> None:
-        while self.socket.poll(0):
-            version, request, _, _, _, mechanism, *credentials = self.socket.recv_multipart()
-            curve = mechanism == b"CURVE" and credentials
-            name = self._names.get(credentials[0]) if curve else None
-            verdict = (b"200", b"OK", name.encode()) if name else (b"400", b"unknown key", b"")
-            self.socket.send_multipart([version, request, *verdict, b""])
 
 
 class ZmqSockets:
@@ -54,7 +40,8 @@ class ZmqSockets:
     def __init__(self) -> None:
         self.listening: list[Socket] = []
         self.monitors: list[Socket] = []
-        self.authenticator: Authenticator | None = None
+        self.guards: dict[Socket, ConnectionGuard] = {}
+        self._authenticator: Authenticator | None = None
         self._context: zmq.Context[Socket] = zmq.Context()
         self._monitored: list[Socket] = []
 
@@ -63,6 +50,7 @@ class ZmqSockets:
         kind: int,
         address: str,
         *,
+        limits: ConnectionLimits | None = None,
         keys: Keys | None = None,
         clients: Mapping[str, bytes] | None = None,
         watched: int = 0,
@@ -72,27 +60,52 @@ class ZmqSockets:
     ) -> tuple[Socket, str]:
         """Return a socket that listens at this address, and the address that clients connect to.
 
-        With `keys`, only `clients` (name and public key) are admitted. `watched` selects monitored events,
+        With `limits`, which every TCP socket needs, the connections are guarded. With `keys`, which need `limits`, only
+        `clients` (name and public key) are admitted. Without `limits`, `watched` selects monitored events.
         `listening_fd` is a descriptor that listens already, `where` begins an error, and `options` are socket options.
         """
+        if limits is not None:
+            _allow_connections(limits.connections + MAX_UNKNOWN, f"{where}{address}")
+            options["handshake_ivl"] = HANDSHAKE_MS
         socket = self._new_socket(kind, options, watched)
         self.listening.append(socket)
         if listening_fd is not None:
             socket.setsockopt(zmq.USE_FD, listening_fd)
+        authenticator = None
         if keys is not None:
-            if self.authenticator is None:
-                self.authenticator = Authenticator(self._context)
-            for name, public_key in (clients or {}).items():
-                self.authenticator.admit(name, public_key)
+            authenticator = self._admit(clients or {})
             socket.curve_server = True
             socket.curve_secretkey = keys.secret
+            # Without an authenticator ZeroMQ would admit everybody, unless a domain is enforced.
+            socket.zap_domain = ZAP_DOMAIN
+            socket.zap_enforce_domain = True
+        guarded = socket.get_monitor_socket(GUARDED_EVENTS) if limits is not None else None
         try:
             socket.bind(address)
         except zmq.ZMQError as error:
+            if guarded is not None:
+                socket.disable_monitor()
+                guarded.close()
             raise UsageError(f"{where}{address}: cannot listen: {error}") from None
-        bound = socket.getsockopt(zmq.LAST_ENDPOINT)
-        assert isinstance(bound, bytes)
-        return socket, bound.rstrip(b"\0").decode()
+        endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes)
+        bound = endpoint.rstrip(b"\0").decode()
+        if limits is not None and guarded is not None:
+            port = int(bound.rpartition(":")[2])
+            known_from_bytes = CURVE_BYTES if keys else GREETING_BYTES
+            self.guards[socket] = ConnectionGuard(
+                guarded, port, limits, known_from_bytes, authenticator
+            )
+        return socket, bound
+
+    def _admit(self, clients: Mapping[str, bytes]) -> Authenticator | None:
+        """Admit these clients. Return the authenticator of the context if it is new, so that it needs a thread."""
+        is_new = self._authenticator is None
+        if self._authenticator is None:
+            self._authenticator = Authenticator(self._context)
+        for name, public_key in clients.items():
+            self._authenticator.admit(name, public_key)
+        return self._authenticator if is_new else None
 
     def connect(
         self,
@@ -132,12 +145,21 @@ class ZmqSockets:
 
     def close(self, linger_ms: int = 0) -> None:
         """Close all sockets but those from `connect` that are not monitored, which their owners close."""
-        for socket in self._monitored:
+        for socket in {*self._monitored, *self.guards}:
             socket.disable_monitor()
+        for guard in self.guards.values():
+            guard.join()
         for monitor in self.monitors:
             monitor.close()
         for socket in {*self.listening, *self._monitored}:
             socket.close(linger_ms)
-        if self.authenticator is not None:
-            self.authenticator.socket.close()
         self._context.term()
+
+
+def _allow_connections(count: int, address: str) -> None:
+    """Raise the limit of open files, if this process needs more for the connections of an address."""
+    refused = raise_open_file_limit(count)
+    if refused is not None:
+        raise UsageError(
+            f"{address}: to listen for connections {refused}; raise that limit (ulimit -Hn)"
+        )

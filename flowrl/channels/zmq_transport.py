@@ -10,13 +10,28 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import zmq
 
+from flowrl.channels.connection_guard import (
+    DISCONNECTED,
+    HANDSHAKE,
+    HANDSHAKE_FAILED,
+    ConnectionLimits,
+)
 from flowrl.channels.errors import RefusedMessage
-from flowrl.channels.messages import SLAB, Frame, HeaderCodec, ReadSlot, attach_payloads
+from flowrl.channels.messages import (
+    MAX_FRAME_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_PARTS,
+    PIECE_BYTES,
+    SLAB,
+    Frame,
+    HeaderCodec,
+    ReadSlot,
+    attach_payloads,
+    join_pieces,
+)
 from flowrl.channels.transport import Received, SiteSettings
 from flowrl.channels.zmq_connection import ZmqConnection
 from flowrl.channels.zmq_sockets import (
-    DISCONNECTED,
-    HANDSHAKE_FAILED,
     NOBLOCK,
     READABLE,
     Socket,
@@ -43,6 +58,10 @@ class ZmqTransport(ABC, Generic[C]):
     def _listen_options(self, address: str) -> dict[str, Any]:
         return {}
 
+    def _connection_limits(self) -> ConnectionLimits | None:
+        """Return what peers may use, if the address can be reached by others than this user."""
+        return None
+
     @abstractmethod
     def _connect_options(self, peer: str, address: str) -> dict[str, Any]: ...
 
@@ -60,12 +79,14 @@ class ZmqTransport(ABC, Generic[C]):
         raise RefusedMessage("shared memory")
 
     def listen(self, address: str, listening_fd: int | None = None) -> str:
+        limits = self._connection_limits()
         _, bound = self._sockets.listen(
             zmq.PULL,
             address,
-            watched=DISCONNECTED | HANDSHAKE_FAILED,
+            limits=limits,
+            watched=0 if limits else DISCONNECTED | HANDSHAKE_FAILED,
             listening_fd=listening_fd,
-            maxmsgsize=self._settings.max_token_bytes,
+            maxmsgsize=MAX_FRAME_BYTES,
             **self._listen_options(address),
         )
         return bound
@@ -91,21 +112,19 @@ class ZmqTransport(ABC, Generic[C]):
             readers[socket] = partial(self._receive, socket)
         for monitor in self._sockets.monitors:
             readers[monitor] = self._count_events
-        if self._sockets.authenticator is not None:
-            readers[self._sockets.authenticator.socket] = self._answer_authentication
         return readers
-
-    def _answer_authentication(self) -> Received:
-        assert self._sockets.authenticator is not None
-        self._sockets.authenticator.answer_requests()
-        return []
 
     def _count_events(self) -> Received:
         for event in self._sockets.pending_events():
             if event == DISCONNECTED:
                 self._lost_connections += 1
             else:
-                self._settings.count_refusal("handshake", "?")
+                self._settings.count_refusal(HANDSHAKE, "?")
+        for guard in self._sockets.guards.values():
+            refused, lost_connections = guard.take_counts()
+            self._lost_connections += lost_connections
+            for reason, times in refused.items():
+                self._settings.count_refusal(reason, "?", times)
         return []
 
     def _receive(self, socket: Socket) -> Received:
@@ -115,19 +134,41 @@ class ZmqTransport(ABC, Generic[C]):
                 header = socket.recv(NOBLOCK, copy=False)
             except zmq.Again:  # the message that made the socket readable was incomplete
                 break
-            rest = socket.recv_multipart(NOBLOCK, copy=False) if header.more else []
-            self._open_message(header, rest, received)
+            rest = self._receive_rest(socket, header) if header.more else []
+            if rest is None:
+                self._settings.count_refusal("oversized", "?")
+            else:
+                self._open_message(header, rest, received)
             events: Any = socket.get(zmq.EVENTS)  # costs less than a failing recv
             if not events & READABLE:
                 break
         return received
 
+    def _receive_rest(self, socket: Socket, header: zmq.Frame) -> list[zmq.Frame] | None:
+        """Return the other pieces of a message, or None if they are more than any site sends."""
+        rest: list[zmq.Frame] | None = []
+        left_bytes = self._settings.max_token_bytes + MAX_HEADER_BYTES
+        piece = header
+        while piece.more:
+            piece = socket.recv(NOBLOCK, copy=False)
+            left_bytes -= len(piece)
+            if rest is not None:
+                rest.append(piece)
+                if left_bytes < 0 or len(rest) > MAX_PARTS:
+                    rest = None
+        return rest
+
     def _open_message(self, header: zmq.Frame, rest: list[zmq.Frame], received: Received) -> None:
         """Append the frames of a message; count it as refused if it is invalid."""
-        parts = [np.frombuffer(part.buffer.toreadonly(), np.uint8) for part in rest]
+        pieces = [np.frombuffer(piece.buffer.toreadonly(), np.uint8) for piece in rest]
+        packed = header.buffer
         sender = "?"
         try:
-            name, body_bytes, frames = self._headers.read(header.buffer)
+            if len(packed) == PIECE_BYTES:
+                packed, *parts = join_pieces([packed, *pieces])
+            else:
+                parts = join_pieces(pieces)
+            name, body_bytes, frames = self._headers.read(packed)
             if name not in self._connections:
                 raise RefusedMessage("unknown site")
             self._authenticate(name, header)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import zmq
 
-from flowrl.channels.zmq_sockets import HANDSHAKE_FAILED, NOBLOCK, ZmqSockets
+from flowrl.channels.connection_guard import HANDSHAKE, ConnectionLimits
+from flowrl.channels.refusals import RefusalCounts
+from flowrl.channels.zmq_sockets import NOBLOCK, ZmqSockets
 from flowrl.cluster.messages import HEARTBEAT_S, MAX_MESSAGE_BYTES, SILENCE_S
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
@@ -15,6 +16,9 @@ from flowrl.machine.network_address import Address
 
 MAX_RECEIVED_BYTES = 1 << 20  # of a message from a host
 MAX_QUEUED = 1000  # messages of each host; also how many one call receives
+MAX_CONNECTIONS = 256
+MAX_UNREAD_BYTES = 8 << 20  # that a host may have sent before the run reads again
+SOURCE_FD = int(zmq.SRCFD)
 NO_KEY = "a connection without the run's key"
 
 
@@ -37,7 +41,7 @@ class ControlSocket:
     def __init__(self, rendezvous: Rendezvous) -> None:
         address, keys = rendezvous.listen_address(), rendezvous.keys()
         self.machine = address.machine
-        self.refused: Counter[str] = Counter()
+        self.refused = RefusalCounts()
         self._sockets = ZmqSockets()
         try:
             self._socket, self.address = self._sockets.listen(
@@ -45,7 +49,7 @@ class ControlSocket:
                 str(address),
                 keys=keys,
                 clients={"a host": keys.public} if keys else None,
-                watched=HANDSHAKE_FAILED,
+                limits=ConnectionLimits(MAX_CONNECTIONS, MAX_UNREAD_BYTES),
                 where="--listen ",
                 rcvhwm=MAX_QUEUED,
                 router_mandatory=True,  # so that sending to a host that is gone fails
@@ -55,29 +59,29 @@ class ControlSocket:
             self._sockets.close()
             raise
         self._poller = zmq.Poller()
-        for socket in (self._socket, *self._sockets.monitors):
-            self._poller.register(socket, zmq.POLLIN)
-        self._authenticator = self._sockets.authenticator
-        if self._authenticator is not None:
-            self._poller.register(self._authenticator.socket, zmq.POLLIN)
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._guard = self._sockets.guards[self._socket]
 
     def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:
         """The messages that have arrived, each with the connection that it came by."""
         self._poller.poll(int(timeout_s * 1000))
-        if self._authenticator is not None:
-            self._authenticator.answer_requests()
-        for _ in self._sockets.pending_events():
-            self.refused[NO_KEY] += 1
+        refused, _ = self._guard.take_counts()
+        for reason, times in refused.items():
+            self.refused.add(NO_KEY if reason == HANDSHAKE else reason, times)
         found = []
         for _ in range(MAX_QUEUED):
             try:
-                connection, *parts = self._socket.recv_multipart(NOBLOCK)
+                connection = self._socket.recv(NOBLOCK)
             except zmq.Again:
                 break
-            if len(parts) == 1:
-                found.append((connection, parts[0]))
+            message = self._socket.recv(NOBLOCK, copy=False)
+            self._guard.on_message(int(message.get(SOURCE_FD)))
+            if message.more:
+                self.refused.add("malformed: not one part")
+                while self._socket.recv(NOBLOCK, copy=False).more:
+                    pass
             else:
-                self.refused["malformed: not one part"] += 1
+                found.append((connection, message.bytes))
         return found
 
     def send(self, connection: bytes, data: bytes) -> bool:

@@ -12,16 +12,14 @@ from pathlib import Path
 
 import zmq
 
-from flowrl.channels.errors import RefusedMessage
-from flowrl.channels.zmq_sockets import (
+from flowrl.channels.connection_guard import (
     DISCONNECTED,
     HANDSHAKE_ABORTED,
     HANDSHAKE_FAILED,
     HANDSHAKE_REFUSED,
-    HANDSHAKE_SUCCEEDED,
-    NOBLOCK,
-    ZmqSockets,
 )
+from flowrl.channels.errors import RefusedMessage
+from flowrl.channels.zmq_sockets import HANDSHAKE_SUCCEEDED, NOBLOCK, ZmqSockets
 from flowrl.cluster.compatibility import machine_facts
 from flowrl.cluster.control_socket import control_options
 from flowrl.cluster.hosted_sites import HostedSites

@@ -8,11 +8,11 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flowrl.channels.errors import RefusedMessage
+from flowrl.channels.refusals import RefusalCounts
 from flowrl.cluster.compatibility import host_warnings, incompatibilities, machine_facts
 from flowrl.cluster.control_socket import ControlSocket
 from flowrl.cluster.messages import (
@@ -97,7 +97,7 @@ class JoinedHosts:
         self._joined: dict[bytes, JoinedHost] = {}  # by connection
         self._host_of: dict[str, JoinedHost] = {}  # by site
         self._unfit: list[tuple[HostOffer, str]] = []  # hosts that could not join, and why
-        self._refused: Counter[str] = Counter()  # messages, by reason and host
+        self._refused = RefusalCounts()  # messages, by reason and host
         self._is_closed = False
         self._heartbeat_s = 0.0
         self._socket = ControlSocket(rendezvous)
@@ -141,8 +141,8 @@ class JoinedHosts:
         return [*lines, *self._refusals()]
 
     def _refusals(self) -> list[str]:
-        counts = self._refused + self._socket.refused
-        return [f"refused at {self.address}: {what} ({n} times)" for what, n in counts.items()]
+        where = f"at {self.address}"
+        return [*self._refused.lines(where), *self._socket.refused.lines(where)]
 
     def wait(self, places: Iterable[str]) -> list[HostOffer]:
         """Wait until enough hosts have joined, and each place means one of them."""
@@ -188,7 +188,7 @@ class JoinedHosts:
                     self._handle(host, host.session.read(data))
             except RefusedMessage as error:
                 sender = f"host '{host.name}'" if host else "a connection that has not joined"
-                self._refused[f"{error.reason}, from {sender}"] += 1
+                self._refused.add(f"{error.reason}, from {sender}")
         now = time.monotonic()
         if now - self._heartbeat_s >= HEARTBEAT_S:
             self._heartbeat_s = now
@@ -203,7 +203,7 @@ class JoinedHosts:
         why = ""
         if any(host.name == other.name for other in self._present()):
             why = "another host has this name already; give it another with --name"
-            self._refused[f"{why}, from host '{host.name}'"] += 1
+            self._refused.add(f"{why}, from host '{host.name}'")
         elif why := self._why_unfit(host.join):
             self._unfit.append((host.offer, why))
         if why:

@@ -6,6 +6,8 @@ import os
 import resource
 from pathlib import Path
 
+USUAL_FILES = 8192  # many systems allow 1024 until a process asks for more
+
 
 def machine_memory_bytes() -> int | None:
     """Return the machine's memory, or the limit of the process's control group if that is lower."""
@@ -26,12 +28,17 @@ def _lines(path: str) -> list[str]:
 
 
 def raise_open_file_limit(more: int) -> str | None:
-    """Let this process and its children open this many more files; if that is not allowed, return why."""
+    """Let this process and its children open this many more files; if that is not allowed, return why.
+
+    A low limit is raised further than needed, because connections, nodes and libraries open files later.
+    """
     needed = len(os.listdir("/dev/fd")) + more
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if needed <= soft or soft == resource.RLIM_INFINITY:
-        return None
-    if needed > hard != resource.RLIM_INFINITY:
+    if hard != resource.RLIM_INFINITY and needed > hard:
         return f"{needed} open files in one process are needed, and {hard} are allowed"
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    wanted = max(needed, USUAL_FILES)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return None

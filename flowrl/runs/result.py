@@ -41,7 +41,7 @@ class RunResult:
     why: str = ""
     repeat: str = ""  # the command that repeats the run, if its cut was not known ahead
     happened: tuple[str, ...] = ()  # irregularities: restarts, dropped tokens and the like
-    warnings: tuple[str, ...] = ()  # about the machines that it ran on
+    warnings: tuple[str, ...] = ()  # of machines that differ, and of what was refused
 
     def as_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

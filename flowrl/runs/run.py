@@ -202,7 +202,10 @@ class Run:
             why=why,
             repeat=repeat,
             happened=tuple(self.executor.irregularity_lines() if self.executor else ()),
-            warnings=tuple(self.hosts.warnings()) if self.hosts else (),
+            warnings=(
+                *(self.hosts.warnings() if self.hosts else ()),
+                *(self.executor.warnings() if self.executor else ()),
+            ),
         )
 
     # the parts of a run

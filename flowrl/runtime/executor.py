@@ -70,6 +70,9 @@ class Executor(Protocol):
     def irregularity_lines(self) -> list[str]:
         """Return what made this run differ from a deterministic one, and the errors of nodes that failed to close."""
 
+    def warnings(self) -> list[str]:
+        """Return what did not change the run and should be known: the messages and connections that were refused."""
+
 
 def limit_reached(limit: Reason, amount: float) -> CutReason:
     """Return the reason of a cut by a limit; the amount is formatted as on the command line."""

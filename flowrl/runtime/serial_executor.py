@@ -108,6 +108,9 @@ class SerialExecutor(Scheduler):
     def irregularity_lines(self) -> list[str]:
         return [*self.irregularities.lines(), *map(str, self.instances.close_errors)]
 
+    def warnings(self) -> list[str]:
+        return []  # one site has no connections
+
     # hooks of the scheduler
 
     def before_round(self) -> None:

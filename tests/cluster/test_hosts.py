@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.context import Record
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
+from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.launched_sites import SiteLost
+from tests.channels.hostile_peers import announce_frame, connect, greet, is_closed
 from tests.cluster.host_processes import ANYWHERE, SOON_S, HostStarter, host, hosts_named, run_of
 from tests.sites.run_comparison import read_results, run_graph
 from tests.toys.toy_runs import toy_graph
@@ -104,6 +107,35 @@ def test_only_hosts_with_the_key_of_the_run_can_join(tmp_path: Path) -> None:
     assert "the run has another key, or none" in outcomes[0][1]
     assert "the run requires a key; give it with --key FILE" in outcomes[1][1]
     assert any("a connection without the run's key" in line for line in result.warnings)
+    assert result.digest == serial["digest"]
+
+
+class Attacker(HostStarter):
+    """Announces a large frame at the port of every site and of the run, without a key, at the first record."""
+
+    def event(self, run: Run, source: RecordSource, record: Record) -> None:
+        if self.closed:
+            return
+        assert isinstance(run.executor, Coordinator)
+        for port in run.executor.sites._addresses.ports.values():
+            with connect(f"tcp://127.0.0.1:{port}") as stranger:
+                greet(stranger, b"CURVE")
+                announce_frame(stranger, 1 << 30)
+                self.closed.append(is_closed(stranger))
+
+    def __init__(self, *offers: Sequence[str]) -> None:
+        super().__init__(*offers)
+        self.closed: list[bool] = []
+
+
+def test_connections_that_a_site_has_refused_are_in_the_summary(tmp_path: Path) -> None:
+    serial = run_graph(BASIC, "serial", tmp_path / "serial", train_iters=200)
+    with Attacker(("--name", "a")) as watcher:
+        result = run_of(BASIC, "c=a", tmp_path / "r", watcher, train_iters=200).run()
+    assert watcher.closed == [True, True, True]  # the ports of the coordinator, of main and of a:c
+    assert set(result.warnings) == {
+        f"refused by site '{site}': handshake (1 times)" for site in ("coordinator", "main", "a:c")
+    }
     assert result.digest == serial["digest"]
 
 

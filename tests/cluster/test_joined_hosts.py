@@ -12,7 +12,9 @@ import msgpack
 import pytest
 import zmq
 
+from flowrl.channels.connection_guard import ENDLESS, TCP_INFO
 from flowrl.channels.keys import read_key, write_key
+from flowrl.channels.refusals import MAX_LINES
 from flowrl.checks.check import check
 from flowrl.cluster.compatibility import host_warnings, incompatibilities, machine_facts
 from flowrl.cluster.control_socket import MAX_RECEIVED_BYTES
@@ -33,6 +35,7 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_data
 from flowrl.runtime.sites.graph_transfer import graph_to_send
+from tests.channels.hostile_peers import announce_ready, connect, greet, send_endless_message
 from tests.toys.toy_runs import toy_graph
 
 SENT = graph_to_send(check(load_data(toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"]))))
@@ -231,6 +234,39 @@ def test_what_is_too_large_ends_the_connection(hosts: JoinedHosts, guest: Guest)
     guest.receive()
     guest.send(SiteOutput("x" * (MAX_RECEIVED_BYTES + 1)))
     until(hosts, lambda: not hosts.offers())
+
+
+@pytest.mark.skipif(TCP_INFO is None, reason="the system does not count bytes")
+def test_a_message_of_endless_parts_ends_its_connection(hosts: JoinedHosts) -> None:
+    with connect(hosts.address) as stranger:
+        greet(stranger, b"NULL")
+        announce_ready(stranger, b"DEALER")
+
+        def is_refused() -> bool:
+            hosts.pump()
+            return f"{ENDLESS} (1 times)" in refusals(hosts)
+
+        send_endless_message(stranger, MAX_RECEIVED_BYTES // 2, is_refused)
+
+
+def test_a_message_of_two_parts_is_refused(hosts: JoinedHosts, guest: Guest) -> None:
+    guest.join("a")
+    guest.receive()
+    guest.socket.send_multipart([b"one", b"two", b"three"])
+    until(hosts, lambda: "malformed: not one part (1 times)" in refusals(hosts))
+    assert [offer.name for offer in hosts.offers()] == ["a"]
+
+
+def test_names_that_strangers_choose_do_not_fill_the_summary(
+    hosts: JoinedHosts, guest: Guest
+) -> None:
+    guest.join("a")
+    guest.receive()
+    for number in range(100):
+        hosts._refused.add(f"a name like number {number}")
+    assert len(hosts.warnings()) == MAX_LINES + 1
+    assert hosts.warnings()[-1] == f"refused at {hosts.address}: 31 more reasons"
+    assert "other reasons (50 times)" in refusals(hosts)
 
 
 @pytest.mark.parametrize(

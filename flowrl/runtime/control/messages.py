@@ -127,11 +127,12 @@ class SiteAtCut:
 
 @dataclass(frozen=True, slots=True)
 class SiteResults:
-    """The learners' states at the cut, the number of dropped tokens, and irregularities."""
+    """The learners' states at the cut, the number of dropped tokens, irregularities, and what the site has refused."""
 
     states: Mapping[str, State]
     dropped_tokens: int
     irregularities: tuple[str, ...]
+    refusals: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +158,10 @@ Report = (
 
 @dataclass(frozen=True, slots=True)
 class NodeFailure:
-    """A node raised an error."""
+    """A node raised an error. `refusals`, as in the other failures, are what the site has refused."""
 
     error: RemoteError
+    refusals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ class ConnectionFailure:
 
     text: str
     traceback: str
+    refusals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,7 @@ class SiteFailure:
 
     text: str
     traceback: str
+    refusals: tuple[str, ...] = ()
 
 
 Failure = NodeFailure | ConnectionFailure | SiteFailure

@@ -93,6 +93,7 @@ class Coordinator:
         self._last_report_s = 0.0  # the time of the last report
         self._states: dict[str, State] = {}
         self._irregularities: list[str] = []
+        self._refusals: list[str] = []  # of the sites
 
     # the methods of `Executor`
 
@@ -126,6 +127,9 @@ class Coordinator:
 
     def irregularity_lines(self) -> list[str]:
         return [*self._reorderer.irregularities.lines(), *self._irregularities]
+
+    def warnings(self) -> list[str]:
+        return [*self.sites.refusal_lines(), *self._refusals]
 
     def hash_tokens(self, sink: TokenHashSink) -> None:
         self._reorderer.hash_sink = sink
@@ -240,6 +244,7 @@ class Coordinator:
             self._states |= report.states
             self._reorderer.irregularities.dropped += report.dropped_tokens
             self._irregularities += report.irregularities
+            self._refusals += report.refusals
         elif isinstance(report, SiteClosed):
             self._irregularities += report.errors
 

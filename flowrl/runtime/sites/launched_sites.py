@@ -99,6 +99,8 @@ class LaunchedSites:
         self._reports: dict[str, Receiver] = {}
         self._failures: dict[str, Receiver] = {}
         self._commands: dict[str, Sender] = {}
+        self._refusal_lines: list[str] = []  # of the coordinator
+        self._refusals_of_failed: list[str] = []
         self._is_closed = False
         self._checked_alive_s = 0.0
 
@@ -216,6 +218,12 @@ class LaunchedSites:
             self._commands[name].send(COMMAND.encode(command))
         self._channels.flush()
 
+    def refusal_lines(self) -> list[str]:
+        """Return what the coordinator and the sites that have failed have refused."""
+        if not self._is_closed:
+            self._refusal_lines = self._channels.connections.refusal_lines()
+        return [*self._refusal_lines, *self._refusals_of_failed]
+
     def on_out_of_band(self, callback: Callable[[str, str], None]) -> None:
         """Have `callback` called with the texts that beacons send while their sites are busy."""
         self._channels.on_out_of_band = callback
@@ -269,6 +277,7 @@ class LaunchedSites:
             for name, receiver in self._failures.items():
                 while len(receiver):
                     failures.setdefault(name, _decoded(name, FAILURE, receiver))
+        self._refusals_of_failed = [line for f in failures.values() for line in f.refusals]
         dead = {n: why for n in self.names if (why := self.find_failure(n)) is not None}
         silent = [name for name in dead if name not in failures]
         if not _of_kind(NodeFailure, failures) and silent:
@@ -283,6 +292,7 @@ class LaunchedSites:
         """End all sites, in bounded time."""
         if self._is_closed:
             return
+        self.refusal_lines()  # for the summary, which is made after this
         self._is_closed = True
         deadline = time.monotonic() + CLOSE_S
         for name, sender in self._commands.items():

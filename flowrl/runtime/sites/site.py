@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 
 from flowrl.channels import ChannelError, SiteChannels
 from flowrl.checks.check import CheckedGraph
@@ -287,7 +288,9 @@ class SiteScheduler(Scheduler):
             # Services may have answered calls since the last report.
             self._reporter.report(self)
             lines = tuple(self._site_edges.irregularity_lines())
-            send(SiteResults(self._states_at(cut), self.instances.dropped_tokens(), lines))
+            refusals = tuple(self._channels.connections.refusal_lines())
+            dropped = self.instances.dropped_tokens()
+            send(SiteResults(self._states_at(cut), dropped, lines, refusals))
             self.close()
             send(SiteClosed(tuple(str(error) for error in self.instances.close_errors)))
             wait(lambda: messages.must_leave, "stopped")
@@ -344,7 +347,8 @@ def _report_failure(channels: SiteChannels, name: str, failure: Failure) -> None
     """Report a failure on a channel of its own, because the channel for reports may be full or not open yet."""
     sender = channels.open_sender(f"{FAILURES}:{name}", COORDINATOR, limits=CONTROL_LIMITS)
     try:
-        sender.send(FAILURE.encode(failure))
+        refusals = tuple(channels.connections.refusal_lines())
+        sender.send(FAILURE.encode(replace(failure, refusals=refusals)))
         channels.flush()
         channels.wait_until(lambda: sender.all_taken, (sender,), FAILURE_S)
     except (ChannelError, SiteStopped):
