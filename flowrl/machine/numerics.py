@@ -16,12 +16,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowrl.machine import torch_settings
 from flowrl.machine.global_setting import GlobalSetting, current_values, put_back, settle
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 INSTRUCTION_VARIABLES = (  # environment variables that choose a library's instruction set
@@ -49,10 +52,14 @@ def settled_numerics(threads: int) -> Iterator[None]:
     Runs at the same time in threads of one process share the settings of the process: the last one puts them back.
     """
     with ExitStack() as stack:
-        before = current_values(_thread_settings(threads))
-        stack.callback(lambda: put_back(_thread_settings(_PROCESS.own_threads), before))
-        settle(_thread_settings(threads))
-        stack.enter_context(_PROCESS.borrowed())
+        pools = _find_pools()
+        settings = _thread_settings(threads, pools)
+        before = current_values(settings)
+        stack.callback(
+            lambda: put_back(_thread_settings(_PROCESS.own_threads, _find_pools()), before)
+        )
+        settle(settings)
+        stack.enter_context(_PROCESS.borrowed(pools))
         torch = _loaded_torch()
         if torch is not None:
             stack.enter_context(torch_settings.leaving_modes(torch))
@@ -65,8 +72,9 @@ def reset_numerics(threads: int) -> None:
 
     Libraries that are loaded are set directly. Those that a node imports later read the number from the environment.
     """
-    settle(_thread_settings(threads))
-    settle(_process_settings(threads))
+    pools = _find_pools()
+    settle(_thread_settings(threads, pools))
+    settle(_process_settings(threads, pools))
 
 
 class BorrowedProcess:
@@ -79,12 +87,12 @@ class BorrowedProcess:
         self._before: dict[str, Any] = {}
 
     @contextmanager
-    def borrowed(self) -> Iterator[None]:
+    def borrowed(self, pools: ThreadpoolController) -> Iterator[None]:
         """Put the settings back at the end, unless another run still borrows them."""
         with self._lock:
             if not self._borrowers:
                 self.own_threads = _default_threads()
-                self._before = current_values(_process_settings(self.own_threads))
+                self._before = current_values(_process_settings(self.own_threads, pools))
             self._borrowers += 1
         try:
             yield
@@ -92,26 +100,27 @@ class BorrowedProcess:
             with self._lock:
                 self._borrowers -= 1
                 if not self._borrowers:
-                    put_back(_process_settings(self.own_threads), self._before)
+                    settings = _process_settings(self.own_threads, _find_pools())
+                    put_back(settings, self._before)
 
 
 _PROCESS = BorrowedProcess()  # one for all runs, because their process is one
 
 
-def _process_settings(threads: int) -> list[GlobalSetting]:
+def _process_settings(threads: int, pools: ThreadpoolController) -> list[GlobalSetting]:
     """Return the settings that all threads of this process share."""
     settings = [_variable_setting(name, str(threads)) for name in THREAD_VARIABLES]
-    settings += _pool_settings("blas", threads)
+    settings += _pool_settings(pools, "blas", threads)
     torch = _loaded_torch()
     if torch is not None:
         settings += torch_settings.process_settings(torch, threads)
     return settings
 
 
-def _thread_settings(threads: int) -> list[GlobalSetting]:
+def _thread_settings(threads: int, pools: ThreadpoolController) -> list[GlobalSetting]:
     """Return the settings that each thread has for itself."""
     settings = [
-        *_pool_settings("openmp", threads),
+        *_pool_settings(pools, "openmp", threads),
         GlobalSetting("numpy errors", np.geterr, lambda value: np.seterr(**value), NUMPY_ERRORS),
         GlobalSetting("numpy buffer", np.getbufsize, np.setbufsize, NUMPY_BUFFER_ELEMENTS),
     ]
@@ -143,14 +152,18 @@ def _variable_setting(name: str, value: str) -> GlobalSetting:
     return GlobalSetting(name, partial(os.environ.get, name), write, value)
 
 
-def _pool_settings(kind: str, threads: int) -> list[GlobalSetting]:
-    """Return the thread counts of the loaded libraries of a kind, which is `blas` or `openmp`."""
+def _find_pools() -> ThreadpoolController:
+    """Return the thread pools of the libraries that are loaded now. This reads the whole memory map of the process."""
     from threadpoolctl import ThreadpoolController
 
-    pools = ThreadpoolController().select(user_api=kind).lib_controllers
+    return ThreadpoolController()
+
+
+def _pool_settings(pools: ThreadpoolController, kind: str, threads: int) -> list[GlobalSetting]:
+    """Return the thread counts of the pools of a kind, which is `blas` or `openmp`."""
     return [
         GlobalSetting(pool.filepath, pool.get_num_threads, pool.set_num_threads, threads)
-        for pool in pools
+        for pool in pools.select(user_api=kind).lib_controllers
     ]
 
 
