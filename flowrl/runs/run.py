@@ -35,6 +35,7 @@ from flowrl.runs.query_server import answering_queries
 from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
 from flowrl.runs.run_status import status_of, timings_row
 from flowrl.runtime.executor import Cut, Executor
+from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
 from flowrl.runtime.sites.coordinator import Coordinator
@@ -130,6 +131,12 @@ class Run:
 
     def run(self) -> RunResult:
         """Run until the cut. An error that ends the run is written to its folder and raised."""
+        try:
+            return self._run()
+        except RunInterrupted as stop:
+            raise KeyboardInterrupt from stop
+
+    def _run(self) -> RunResult:
         self._thread = threading.current_thread()
         with handling_signals(self._on_signal), settled_numerics(self.graph.torch_threads):
             folder = self.folder = RunFolder(
@@ -284,7 +291,7 @@ class Run:
 
     def _fail(self, folder: RunFolder, error: BaseException) -> None:
         """Write to the folder what ended the run. An error of that must not hide the first one."""
-        interrupted = isinstance(error, KeyboardInterrupt)
+        interrupted = isinstance(error, RunInterrupted)
         why = "stopped at once" if interrupted else str(error)
         self.ended = self.result("interrupted" if interrupted else "failed", why)
         with contextlib.suppress(
@@ -309,7 +316,7 @@ class Run:
         """The first Ctrl-C (or SIGTERM) asks for a cut, the second stops at once."""
         self._interrupts += 1
         if self._interrupts > 1 or self.executor is None:
-            raise KeyboardInterrupt
+            raise RunInterrupted
         self.is_stopping = True
         self.executor.stop("interrupt", name)
         self.watcher.stopping(self)

@@ -18,7 +18,8 @@ from flowrl.runtime.site_state import Position, SiteState
 from flowrl.runtime.streams import Push, Queue, Take, discard, has_tokens, take_nothing
 
 ONE_ITERATION = Count(train_iters=1)
-RAISED = (Exception, SystemExit)  # failures of a node; it also fails if it calls sys.exit()
+# Failures of a node; it also fails if it calls sys.exit(). Ctrl-C is not a KeyboardInterrupt here: see `interruptions`.
+RAISED = (Exception, SystemExit, KeyboardInterrupt)
 
 
 class Instance:

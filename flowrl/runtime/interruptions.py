@@ -9,6 +9,8 @@ not failures of the node. `SiteStopped` and `FiringAbandoned` interrupt only fir
 - `FiringAbandoned` is raised when a paced schedule waits for a token that may never come, because the cut is known.
   `SiteScheduler.run_unsynchronised` catches it and leaves the schedule. The round goes on up to the cut.
 - `ChannelFailure` is raised when a channel breaks during a firing. `run_site` catches it and reports the failure.
+- `RunInterrupted` is raised in the main thread when a person stops the run at once, such as by the second Ctrl-C.
+  `Run.run` catches it and raises KeyboardInterrupt. A KeyboardInterrupt that a node's own code raises is its failure.
 
 On one site nothing fires beyond the cut: `SerialExecutor` leaves its program between firings by `CutReached`.
 """
@@ -24,6 +26,10 @@ class SiteStopped(BaseException):
 
 class FiringAbandoned(BaseException):
     """A paced schedule cannot go on: the cut is known, and the token that it waits for may never come."""
+
+
+class RunInterrupted(BaseException):
+    """A person stops the run at once."""
 
 
 class ChannelFailure(BaseException):

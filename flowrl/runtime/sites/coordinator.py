@@ -36,6 +36,7 @@ from flowrl.runtime.control.messages import (
 )
 from flowrl.runtime.control.record_reorderer import RecordReorderer
 from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weights_digest
+from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSink
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.sites.launched_sites import LaunchedSites, RemoteHosts, SiteLost
@@ -174,7 +175,7 @@ class Coordinator:
         while self._pending_sites[milestone]:
             self._receive_reports()
             if milestone is SiteReady and self._requested_cut is not None:
-                raise KeyboardInterrupt  # no site has fired, so there is nothing to keep
+                raise RunInterrupted  # no site has fired, so there is nothing to keep
             if time.monotonic() > deadline:
                 late = ", ".join(sorted(self._pending_sites[milestone]))
                 raise SiteLost(f"site {late} {MILESTONES[milestone]} within {timeout_s:g} s")
