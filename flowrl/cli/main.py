@@ -6,6 +6,7 @@ module declares them. A module is imported only for its own verbs, so `flowrl --
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import sys
@@ -16,6 +17,7 @@ from typing import NoReturn
 from flowrl.cli.streams import prepare_streams
 from flowrl.version import VERSION
 
+GUARDED_VERBS = ("check", "draw")  # they make envs, and nothing is lost if one of these ends them
 ABOUT = (
     "Train reinforcement-learning agents as dataflow graphs in YAML. Placement is not semantics."
 )
@@ -61,7 +63,14 @@ VERBS = {  # verb: module, function, description
 
 def command() -> NoReturn:
     """Be the process `flowrl`: run the verb of its arguments, and end."""
-    status = main()
+    if sys.platform == "linux" and len(sys.argv) > 1 and sys.argv[1] in GUARDED_VERBS:
+        from flowrl.cli.guardian import run_guarded
+
+        prepare_streams()
+        status = run_guarded(main)
+    else:
+        faulthandler.enable(2)  # an env that crashes in this process is not wordless
+        status = main()
     from flowrl.machine.process_exit import exit_now
 
     exit_now(status)

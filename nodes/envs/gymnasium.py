@@ -50,7 +50,7 @@ class Gymnasium(Part):
     def spec(self) -> tuple[ObsColumns, Column]:
         """The columns of observations and actions; one env is made to find them."""
         if self._spec is None:
-            self._spec = probe_columns(self.make(0))
+            self._spec = probe_columns(lambda: self.make(0), self.config.id)
         return self._spec
 
     def make(self, index: int) -> Any:

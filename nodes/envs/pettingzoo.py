@@ -13,6 +13,7 @@ from flowrl.nodes.envs.agent_rows import AgentColumns
 from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.parallel_api import require_parallel_api
+from flowrl.nodes.envs.spec import probe_env
 from flowrl.nodes.envs.wrappers.wrapper import select_for_purpose
 from flowrl.nodes.observations import ObsColumns
 
@@ -59,9 +60,8 @@ class PettingZoo(Gymnasium):
     def agent_columns(self) -> AgentColumns | None:
         """The agents, if each is a row of its own; one env is made to find them."""
         if self._agents is None and self.config.agents == "shared":
-            env = self.make(0)
-            self._agents = env.agents
-            env.close()
+            with probe_env(lambda: self.make(0), self.config.id) as env:
+                self._agents = env.agents
         return self._agents
 
     def make(self, index: int) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from flowrl.core.batch import Column
 from flowrl.core.config import PartSpec
 from flowrl.core.errors import shortened_repr
 from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.machine.user_calls import noted_call
 from flowrl.nodes.observations import SEPARATOR, NestedColumns, ObsColumns
 
+CLOSE_TIMEOUT_S = 5.0
 FRAMES = "flowrl_frames"  # attribute of a space of stacked frames: their number
 SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
 
@@ -144,14 +147,29 @@ _COLUMNS = {
 }
 
 
-def probe_columns(env: Any) -> tuple[ObsColumns, Column]:
-    """The columns of an env that was made to find them; it is closed."""
-    try:
+def probe_columns(make: Callable[[], Any], name: str) -> tuple[ObsColumns, Column]:
+    """The columns of an env that is made to find them."""
+    with probe_env(make, name) as env:
         return observation_columns(env.observation_space), space_column(env.action_space, "action")
+
+
+@contextmanager
+def probe_env(make: Callable[[], Any], name: str) -> Iterator[Any]:
+    """An env that is made to be looked at. It is closed, and left alone if that takes too long."""
+    with noted_call(f"env '{name}' was being made"):
+        env = make()
+    try:
+        yield env
     finally:
-        # some envs can only be closed after a reset
-        with suppress(Exception):
-            env.close()
+        with noted_call(f"env '{name}' was being closed"):
+            closing = Thread(target=_close, args=(env,), name="flowrl-close", daemon=True)
+            closing.start()
+            closing.join(CLOSE_TIMEOUT_S)
+
+
+def _close(env: Any) -> None:
+    with suppress(Exception, SystemExit):  # some envs can only be closed after a reset
+        env.close()
 
 
 def env_columns(env: Any) -> tuple[ObsColumns, Column]:
