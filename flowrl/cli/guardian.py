@@ -1,8 +1,8 @@
 """The guardian of a verb that makes envs: they may end or block their process, and the user must be told which one did.
 
 The verb runs in a fork, which is made before anything but the command line is imported, so it costs milliseconds. The
-process that the user started waits for it, and says in words how it ended. This needs Linux, where a fork can be made to
-end with its parent.
+process that the user started waits for it, and says in words how it ended. This needs Linux, where a fork can be made
+to end with its parent.
 """
 
 from __future__ import annotations
