@@ -39,8 +39,10 @@ EVALUATED = toy_graph(
         ("c=a,l=b", ["a", "b"]),  # one edge goes from host to host
         # replicas are distributed; there are also processes on the run's machine
         ("c=a-*,e=a-2,r=process", ["a-1", "a-2"]),
-        ("c=a:x,r=a:x,l=thread,e=a:x", ["a"]),  # one site for all
-        ("c=a,r=a,l=a,e=a", ["a"]),  # no site on the run's machine
+        # one site for all
+        pytest.param("c=a:x,r=a:x,l=thread,e=a:x", ["a"], marks=pytest.mark.slow),
+        # no site on the run's machine
+        pytest.param("c=a,r=a,l=a,e=a", ["a"], marks=pytest.mark.slow),
     ],
 )
 def test_the_result_is_the_same_on_hosts(placement: str, hosts: list[str], tmp_path: Path) -> None:

@@ -176,7 +176,6 @@ def test_learned_values_equal_those_of_the_problem(collector: str, learner: str,
     slow_except(
         [
             ("samples", "ppo", "cut"),
-            ("samples", "r2d2", "final"),
             ("samples, in halves", "r2d2", "cut"),
             ("samples, as ready", "ppo", "final"),
         ],

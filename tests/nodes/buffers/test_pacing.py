@@ -192,9 +192,9 @@ def test_in_a_graph_the_buffer_stays_within_its_band(
     assert checked.problems == []
     assert any("fires on any input" in reason for reason in checked.reasons)
     result = flowrl.load(graph, {"buffer.log_every_pushes": 1}).run(
-        placement=placement, train_iters=150, out=tmp_path / "run"
+        placement=placement, train_iters=80, out=tmp_path / "run"
     )
-    assert result.train_iters == 150
+    assert result.train_iters == 80
     lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     reports = [line for line in lines if line["node"] == "buffer"]
     assert reports

@@ -94,13 +94,13 @@ def test_finished_episodes_are_dropped_from_the_log() -> None:
 
 
 @pytest.mark.parametrize(
-    ("separately", "steps", "complete"), [(False, 100_000, 3), (True, 200_000, 8)]
+    ("separately", "steps", "complete"), [(False, 25_000, 3), (True, 50_000, 8)]
 )
 def test_endless_episodes_take_bounded_memory(
     separately: bool, steps: int, complete: int, monkeypatch: Any
 ) -> None:
-    """Eight envs with three floats per action: 1.2 MB each if stepped together, 0.3 MB separately."""
-    max_bytes = 4 << 20
+    """Eight envs with three floats per action: 0.3 MB each if stepped together, 75 KB separately."""
+    max_bytes = 1 << 20
     monkeypatch.setattr(action_log, "MAX_OLDER_BYTES", max_bytes)
     log, ids = ActionLog(8), np.arange(8)
     tracemalloc.start()

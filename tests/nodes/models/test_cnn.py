@@ -132,7 +132,7 @@ def test_policies_learn_from_an_image(cls: Any) -> None:
     policy = cls(obs=spec.obs, action=spec.action, model=Cnn(**SMALL), gamma=0.0, lr=3e-3)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=1)
     learner = Learner(policy=policy, seed=1)
-    for _ in range(60):
+    for _ in range(30):
         learner.train(collector.fire(learner.state()), 64)
     greedy = policy.eval_mode(0)
     greedy.load(learner.state())

@@ -192,7 +192,7 @@ KINDS: list[Any] = ["memory", "compressed", {"type": "compressed", "least_row_by
 
 def digest_of_run(out: Path, **settings: Any) -> str:
     sets = {"buffer.size": 1200, **{f"buffer.{key}": value for key, value in settings.items()}}
-    return flowrl.load("cartpole_dqn", set=sets).run(train_iters=40, out=out).digest
+    return flowrl.load("cartpole_dqn", set=sets).run(train_iters=20, out=out).digest
 
 
 @pytest.fixture(scope="module")
