@@ -240,7 +240,8 @@ def test_torch_that_a_node_loads_has_its_own_defaults_afterwards(
 ) -> None:
     run = (
         "import flowrl, sys\nassert 'torch' not in sys.modules\n"
-        f"flowrl.load('cartpole_dqn', {{'limits.train_iters': 8}}).run(out={str(tmp_path / 'r')!r})\n"
+        f"run = flowrl.load('cartpole_dqn', {{'limits.train_iters': 8}})\n"
+        f"run.run(out={str(tmp_path / 'r')!r}, quiet=True)\n"
         "assert 'torch' in sys.modules\n"
     )
     tell = "import os, torch; print(torch.get_num_threads(), os.environ.get('OMP_NUM_THREADS'))"
