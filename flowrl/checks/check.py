@@ -16,6 +16,7 @@ from flowrl.checks.warmup import plan_warmup
 from flowrl.core.errors import GraphError, Problem
 from flowrl.core.node import Facts
 from flowrl.core.ports import Out
+from flowrl.core.project_modules import importable_modules
 from flowrl.graph.loading import LoadedGraph
 from flowrl.graph.model import EDGE_OPTIONS, Graph, PortRef
 
@@ -56,6 +57,11 @@ def check(loaded: LoadedGraph, envs: EnvUse = "make") -> CheckedGraph:
     Some nodes make an env to describe their columns; `envs` says whether they may. Nodes whose facts remain unknown are
     listed in `undescribed`, and checks that need these facts are skipped.
     """
+    with importable_modules(loaded.graph.folders):
+        return _check(loaded, envs)
+
+
+def _check(loaded: LoadedGraph, envs: EnvUse) -> CheckedGraph:
     graph, problems = loaded.graph, list(loaded.problems)
     broken = bool(problems)
     problems.extend(connection_problems(graph, loaded.incomplete))

@@ -26,6 +26,7 @@ from flowrl.core.import_paths import (
 )
 from flowrl.core.node import Node
 from flowrl.core.ports import Link, Service
+from flowrl.core.project_modules import has_module, importable_modules
 from flowrl.core.signatures import written_doc
 
 GROUP = "flowrl.catalogue"
@@ -87,8 +88,11 @@ class Catalogue:
         return self._tables
 
     def _import(self, path: str) -> Any:
+        with importable_modules(self.folders):
+            return self._import_now(path)
+
+    def _import_now(self, path: str) -> Any:
         module, _, name = path.partition(":")
-        _make_importable(self.folders)
         self._refuse_hidden_module(module.partition(".")[0])
         try:
             refuse_standard_library(path)
@@ -132,12 +136,6 @@ class Catalogue:
         if found not in own_files:
             what = f"the module '{module}' beside the graph is hidden by {found}"
             raise UnknownTypeError(what, f"rename {beside[0] / module}")
-
-
-def has_module(folder: Path, name: str) -> bool:
-    return bool(name) and (
-        (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
-    )
 
 
 def _module_spec(module: str) -> ModuleSpec | None:
@@ -202,13 +200,3 @@ def _load_table(path: str) -> Table:
             "or run from an installed checkout ('make run' sets one up)"
         ) from error
     return table
-
-
-def _make_importable(folders: tuple[Path, ...]) -> None:
-    """Make modules beside the graph importable, after the installed ones, so that they do not hide any.
-
-    They stay importable, because a node may import one when it first fires.
-    """
-    for folder in (str(f.resolve()) for f in folders):
-        if folder not in sys.path:
-            sys.path.append(folder)

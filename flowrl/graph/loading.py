@@ -76,7 +76,7 @@ def _load(
     edges = reader.read_edges(scope.statements)
     overrides.set_edge_options(edges)
     graph = Graph(name, nodes=scope.nodes, edges=list(edges.values()), files=files)
-    graph.folders = catalogue.folders
+    graph.folders = tuple(folder.resolve() for folder in catalogue.folders)
     read_sections(tree.fields, graph, scope.part_ports, scope.broken_nodes, problems)
     share_replicas(graph, problems)
     if (warmup := tree.fields.get("warmup")) is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.config import Config, PartSpec, field_extras
-from flowrl.graph.catalogue import has_module
+from flowrl.core.project_modules import has_module
 from flowrl.graph.model import Graph
 from flowrl.graph.param_reader import written_params
 

@@ -10,6 +10,7 @@ from flowrl.checks.check import check
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.json_text import parse_object
+from flowrl.core.project_modules import importable_modules
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec
@@ -65,7 +66,8 @@ def evaluate_best_checkpoint(
         raise UsageError(
             f"--video: the evaluator '{spec.name}' cannot record videos, as it has no method `record_videos`"
         )
-    with settled_numerics(checked.graph.torch_threads):
+    graph = checked.graph
+    with settled_numerics(graph.torch_threads), importable_modules(graph.folders):
         context = context_of(checked, spec, 0, seed)
         context.consumed_outputs = frozenset()
         videos = _evaluate(spec, context, state, video)

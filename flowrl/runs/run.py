@@ -19,6 +19,7 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
 from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, instance_key
 from flowrl.core.errors import RunError, UsageError, attached_files
+from flowrl.core.project_modules import importable_modules
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand
 from flowrl.graph.model import Graph, Limits
@@ -138,7 +139,11 @@ class Run:
 
     def _run(self) -> RunResult:
         self._thread = threading.current_thread()
-        with handling_signals(self._on_signal), settled_numerics(self.graph.torch_threads):
+        with (
+            handling_signals(self._on_signal),
+            settled_numerics(self.graph.torch_threads),
+            importable_modules(self.graph.folders),
+        ):
             folder = self.folder = RunFolder(
                 create_run_folder(self.graph.name.replace("/", "_"), self.seed, self.out)
             )

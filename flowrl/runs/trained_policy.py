@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from flowrl.checks.check import check
 from flowrl.core.errors import RunError, UsageError, spelling_hint
+from flowrl.core.project_modules import importable_modules
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Graph, NodeSpec
 from flowrl.runs.checkpoint import read_checkpoint
@@ -53,7 +54,8 @@ def load_policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy
             "class method `trained_policy`"
         )
     context = context_of(checked, learner, 0, checked.graph.seed)
-    policy: TrainedPolicy = make(learner.config, context.inputs, state)
+    with importable_modules(checked.graph.folders):
+        policy: TrainedPolicy = make(learner.config, context.inputs, state)
     return policy
 
 

@@ -30,6 +30,7 @@ from flowrl.core.import_paths import import_object
 from flowrl.core.json_text import parse_object
 from flowrl.core.node import UnsoundError
 from flowrl.core.plain_data import DataCodec
+from flowrl.core.project_modules import importable_modules
 from flowrl.nodes.env_managers.env_error import PROCESS_SUBJECT, describe_exit
 from flowrl.nodes.envs.output_checks import check_observations, check_rewards
 from flowrl.nodes.envs.portable import from_portable, to_portable
@@ -142,7 +143,6 @@ def replay_crash_file(
 
 def _read_env(path: str, crash: CrashFile) -> tuple[Any, ObsColumns]:
     """The env part of a crash file, and its columns. An env that cannot be made at all is a `UsageError`."""
-    sys.path.append("")  # envs in the working directory are found, as in graphs
     try:
         part = from_portable(crash.env, import_object)
         obs_columns, _ = env_columns(part)
@@ -154,6 +154,7 @@ def _read_env(path: str, crash: CrashFile) -> tuple[Any, ObsColumns]:
     return part, obs_columns
 
 
+@importable_modules([Path()])  # envs in the working directory are found, as in graphs
 def _play_episode(
     path: str, crash: CrashFile, before_call: BeforeCall, debug_last_call: bool = False
 ) -> None:

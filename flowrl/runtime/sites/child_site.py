@@ -14,10 +14,12 @@ None; `peers` are the peers' addresses; `keys` may be None. Other keys are read 
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from typing import Any
 
 from flowrl.channels import SiteChannels, SiteConnections
 from flowrl.channels.keys import Keys
+from flowrl.core.project_modules import importable_modules
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import tcp_url
 from flowrl.runtime.sites.graph_transfer import read_graph
@@ -30,9 +32,14 @@ class ChildSite:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._config = config
+        self._modules = ExitStack()
         self._checked = read_graph(config)
         where = {(node, replica): site for node, replica, site in config["placed"]}
         self._layout = SiteLayout(config["kinds"], where)
+
+    def make_modules_importable(self) -> None:
+        """Make the modules beside the graph importable for as long as this process lasts."""
+        self._modules.enter_context(importable_modules(self._checked.graph.folders))
 
     def connect(self, name: str) -> None:
         """Become this site, listen at its addresses, and connect to its peers."""

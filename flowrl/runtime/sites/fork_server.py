@@ -38,6 +38,7 @@ def serve(config: dict[str, Any], report: ServerReport) -> None:
     """Fork the sites and report how each ends. In a fork, run the site."""
     with report.failure():
         child = ChildSite(config)
+        child.make_modules_importable()
         for module in (*COMMON_MODULES, *config["imports"]):
             importlib.import_module(module)
         name = fork_sites(list(config["sites"]), report)
