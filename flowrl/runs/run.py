@@ -248,7 +248,13 @@ class Run:
             reset_numerics(self.graph.torch_threads)
         else:
             self.executor = Coordinator(
-                self.checked, self, self.layout, self.seed, self.limits, self.hosts
+                self.checked,
+                self,
+                self.layout,
+                self.seed,
+                self.limits,
+                self.hosts,
+                lambda text: self.watcher.note(self, text),
             )
         if self.hash_tokens:
             assert self.folder is not None

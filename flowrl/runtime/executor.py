@@ -71,7 +71,7 @@ class Executor(Protocol):
         """Return what made this run differ from a deterministic one, and the errors of nodes that failed to close."""
 
     def warnings(self) -> list[str]:
-        """Return what did not change the run and should be known: the messages and connections that were refused."""
+        """Return what did not change the run and should be known: silent sites, and what was refused."""
 
 
 def limit_reached(limit: Reason, amount: float) -> CutReason:

@@ -210,6 +210,28 @@ def test_a_site_that_dies_on_a_host_ends_the_run_and_is_named(tmp_path: Path) ->
     assert codes == [0, 0]
 
 
+class SiteStopper(HostKiller):
+    """Stops the sites of the first host as Ctrl-Z does."""
+
+    def kill(self, pid: int) -> None:
+        for child in children(pid):
+            os.kill(child, signal.SIGSTOP)
+
+
+@pytest.mark.slow
+def test_a_stopped_site_on_a_host_is_warned_of_and_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowrl.runtime.sites.silence_watch.WARN_S", 2.0)
+    monkeypatch.setattr("flowrl.runtime.sites.silence_watch.END_S", 6.0)
+    with SiteStopper(("--name", "a"), ("--name", "b")) as watcher:
+        said = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
+        codes = [process.wait(20) for process in watcher.processes]
+    assert said.startswith("site 'a:c': nothing was heard of it for 6 s; its process is stopped")
+    assert any(note.startswith("site 'a:c': nothing was heard of") for note in watcher.notes)
+    assert codes == [0, 0]
+
+
 def test_a_run_that_dies_ends_its_hosts(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(json.dumps(BASIC))
     words = ["run", "g.yaml", "--placement", "c=a", "--listen", "tcp://127.0.0.1:*", "--out", "r"]

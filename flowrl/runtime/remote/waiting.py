@@ -11,7 +11,7 @@ from flowrl.graph.site_layout import COORDINATOR
 from flowrl.runtime.interruptions import ChannelFailure
 from flowrl.runtime.site_state import SiteState, Wait, WaitKind
 
-WAIT_S = 7 * 86400.0  # long, because the coordinator notices if another site dies
+WAIT_S = 7 * 86400.0  # long, because the coordinator notices if another site dies or is silent
 
 
 class SiteWaits:

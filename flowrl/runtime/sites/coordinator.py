@@ -8,6 +8,7 @@ messages between it and the sites.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from math import inf
 
 from flowrl.checks.check import CheckedGraph
@@ -40,6 +41,7 @@ from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSink
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.sites.launched_sites import LaunchedSites, RemoteHosts, SiteLost
+from flowrl.runtime.sites.silence_watch import SilenceWatch
 from flowrl.runtime.sites.site_statuses import SiteStatuses
 from flowrl.runtime.status import NodeStats, SiteStatus
 from flowrl.runtime.token_hashing import TokenHashSink
@@ -69,14 +71,17 @@ class Coordinator:
         seed: int,
         limits: Limits,
         hosts: RemoteHosts | None = None,
+        show: Callable[[str], None] = lambda text: None,
     ) -> None:
+        """`show` shows a line to the user."""
         self.checked = checked.require_sound()
         self.limits = limits
         self.cuts = CutPlanner(checked, limits)
         self.sites = LaunchedSites(checked, layout, seed, hosts)
         self.began_s: float | None = None
         self.ended_s: float | None = None
-        self._statuses = SiteStatuses(self.sites)
+        self._silence = SilenceWatch(self.sites.names_in_other_processes(), show)
+        self._statuses = SiteStatuses(self.sites, self._silence.on_sign_of_life)
         self._free_sites = free_sites(checked, layout)
         paced = paced_sites(checked, layout)
         behind = rounds_behind(checked) if paced and not self._free_sites else 0
@@ -130,7 +135,7 @@ class Coordinator:
         return [*self._reorderer.irregularities.lines(), *self._irregularities]
 
     def warnings(self) -> list[str]:
-        return [*self.sites.refusal_lines(), *self._refusals]
+        return [*self._silence.lines(), *self.sites.refusal_lines(), *self._refusals]
 
     def hash_tokens(self, sink: TokenHashSink) -> None:
         self._reorderer.hash_sink = sink
@@ -230,6 +235,8 @@ class Coordinator:
             self._process_report(site, report)
             if isinstance(report, SiteReady | SiteAtCut | SiteResults | SiteClosed):
                 self._pending_sites[type(report)].discard(site)
+        if not self._pending_sites[SiteReady]:  # a site that is being made gives no sign of life
+            self._silence.check()
 
     def _process_report(self, site: str, report: Report) -> None:
         if isinstance(report, SiteProgress):

@@ -109,6 +109,11 @@ class LaunchedSites:
         kinds = self.layout.kinds
         return [n for n in self.names if kinds[n] == kind and not self.layout.host(n)]
 
+    def names_in_other_processes(self) -> list[str]:
+        """Return the sites that are not threads of this process."""
+        in_this_process = self._local_sites("thread")
+        return [name for name in self.names if name not in in_this_process]
+
     def _allow_open_files(self) -> None:
         """Raise the limit of open files, if the sites in this process or in a child process need more."""
         in_this_process = {COORDINATOR, *self._local_sites("thread")}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from flowrl.channels.errors import RefusedMessage
 from flowrl.core.plain_data import MalformedDataError
 from flowrl.runtime.sites.launched_sites import LaunchedSites
+from flowrl.runtime.sites.status_beacon import SIGN_OF_LIFE
 from flowrl.runtime.status import SITE_STATUS, Activity, NodeStats, SiteStatus
 from flowrl.runtime.status_reader import read_status
 
@@ -16,15 +18,20 @@ from flowrl.runtime.status_reader import read_status
 class SiteStatuses:
     """Statuses that sites report with their progress, and that their beacons report while the sites are busy."""
 
-    def __init__(self, sites: LaunchedSites) -> None:
-        self._sites = sites
+    def __init__(self, sites: LaunchedSites, on_sign_of_life: Callable[[str], None]) -> None:
+        """`on_sign_of_life` is called with each site that reports."""
+        self._sites, self._on_sign_of_life = sites, on_sign_of_life
         self._reported: dict[str, tuple[SiteStatus, float]] = {}  # with the time of the report
         sites.on_out_of_band(self._update_out_of_band)
 
     def update(self, status: SiteStatus) -> None:
         self._reported[status.site] = (status, time.perf_counter())
+        self._on_sign_of_life(status.site)
 
     def _update_out_of_band(self, site: str, text: str) -> None:
+        self._on_sign_of_life(site)
+        if text == SIGN_OF_LIFE:
+            return
         try:
             status = SITE_STATUS.decode(json.loads(text))
         except (ValueError, MalformedDataError):
