@@ -128,7 +128,11 @@ def start_run(
     mark = uuid.uuid4().hex
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp), MARK: mark}
     command = [sys.executable, "-m", "flowrl", "run", "g.yaml", "--placement", placement]
-    command += [output, "--no-recover", *([] if "--out" in words else ["--out", "r"]), *words]
+    command += [
+        *([output] if output else []),
+        *([] if "--out" in words else ["--out", "r"]),
+        *words,
+    ]
     if closed:
         streams = " ".join(f"{number}>&-" for number in closed.split())
         command = ["sh", "-c", f'exec "$0" "$@" {streams}', *command]

@@ -110,7 +110,7 @@ def test_the_second_signal_stops_the_run_even_if_a_node_hangs(
     placement: str, tmp_path: Path
 ) -> None:
     graph = faulty_graph("hangs")
-    with start_run(tmp_path / "run", graph, placement=placement, output="--no-recover") as run:
+    with start_run(tmp_path / "run", graph, placement=placement, output="") as run:
         run.wait_for_fault()
         run.process.send_signal(signal.SIGINT)
         assert run.process.stderr is not None
