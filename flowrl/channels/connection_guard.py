@@ -161,7 +161,9 @@ class ConnectionGuard:
     def _on_disconnected(self, fd: int) -> None:
         """Forget a connection, and count it if it has not authenticated. Those that the guard closed are counted."""
         connection = self._connections.pop(fd, AcceptedConnection())
-        if (self._handshake_has_failed or not connection.is_known) and not connection.is_closing:
+        # the connection may have ended before it was checked; only messages of authenticated peers are read
+        is_known = connection.is_known or connection.has_been_read
+        if (self._handshake_has_failed or not is_known) and not connection.is_closing:
             self._count(HANDSHAKE)
         self._handshake_has_failed = False
         with self._lock:
