@@ -52,7 +52,7 @@ class FixedPacer:
         """Do nothing: fixed rates do not depend on the learner."""
 
     def check_insert(self, count: int) -> None:
-        """Accept any number."""
+        """Accept any number of rows: the rates of the graph pace this buffer."""
 
     def take_due(self, counters: Counters) -> int:
         """Return the number of batches to emit in this firing."""

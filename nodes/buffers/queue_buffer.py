@@ -101,7 +101,6 @@ class QueueBuffer(Node):
         return Batch.concat(self._waiting) if self._waiting else Batch({})
 
     def clear(self) -> None:
-        """Remove all rows."""
         self._waiting, self._current, self._current_uses = [], None, 0
 
     def _take(self, rows: int) -> Batch:

@@ -92,7 +92,6 @@ class ReplayBuffer(Node):
         self.ring.close()
 
     def clear(self) -> None:
-        """Remove all rows."""
         self.ring.clear()
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class TableFormat(Protocol):
         """Return the columns and the number of rows."""
 
     def read_metadata(self, path: Path) -> DatasetMetadata:
-        """Read the metadata."""
+        """Read what the file says of its columns, without its rows."""
 
     def read(self, path: Path, rows: int | None = None) -> Batch:
         """Read the table, or its first rows."""

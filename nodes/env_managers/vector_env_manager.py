@@ -61,7 +61,6 @@ class VectorEnvManager(EnvManager):
 
     @classmethod
     def make(cls, config: Any, count: int, seed: int) -> Any:
-        """Make a pool."""
         gymnasium = import_package("gymnasium", "pip install gymnasium")
         env = _pool_env(config)
         spec = gymnasium.registry.get(env.id)
@@ -218,7 +217,6 @@ class EnvPoolEnvManager(VectorEnvManager):
 
     @classmethod
     def make(cls, config: Any, count: int, seed: int) -> Any:
-        """Make a pool."""
         env, envpool = _pool_env(config), import_package("envpool", "pip install envpool")
         try:
             with warnings.catch_warnings():

@@ -74,7 +74,6 @@ class Watchdog:
                 _print_stack(current)
 
     def close(self) -> None:
-        """Stop watching."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join()

@@ -14,9 +14,8 @@ WARN_S = 30.0
 END_S = 300.0
 CHECK_S = 1.0
 WHY = "its process is stopped (SIGSTOP), or a node holds Python's global lock: see `flowrl why`"
-MAX_ELAPSED_S = (
-    2.0  # between checks: this process itself may have been stopped, and then silence means nothing
-)
+# between checks: if more time has passed, this process itself was stopped, and silence means nothing
+MAX_ELAPSED_S = 2.0
 
 
 class SilenceWatch:

@@ -65,7 +65,6 @@ class SequenceCutter:
             _drop_rows(episode, int(np.count_nonzero(episode.rows < oldest)))
 
     def clear(self) -> None:
-        """Remove all rows."""
         self._segments.clear()
         self._open_episodes.clear()
 

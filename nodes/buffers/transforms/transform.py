@@ -62,7 +62,7 @@ class SampledRows:
 
 
 class Transform(Part):
-    """Changes drawn rows."""
+    """Changes rows when they are drawn; the stored rows stay as they are."""
 
     kind = "transform"
     sums_rewards: ClassVar[bool] = False  # computes `reward` from stored rewards

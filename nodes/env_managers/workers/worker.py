@@ -141,7 +141,6 @@ class ThreadWorker:
         return self._loop.is_active and not is_stopping
 
     def wake(self) -> None:
-        """Wake the worker."""
         self._wakeups.put(None)
 
     def failure(self) -> str | None:
