@@ -2,7 +2,7 @@
 
 A benchmark is a module of this folder with a function `main(arguments) -> dict`. Without arguments it
 runs in full, and its results are written to `bench/results/NAME.json`. With arguments it is a trial,
-whose results are only printed.
+whose results are only printed, unless `--write` is one of the arguments.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import difflib
 import importlib
 import json
 import pkgutil
+import shlex
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from flowrl.machine.environment import environment
 
 FOLDER = Path(bench.__file__).parent
 RESULTS = FOLDER / "results"
+WRITE = "--write"
 # The facts that are published with results: no paths, and no names of machines.
 PUBLISHED_FACTS = ("flowrl", "python", "packages", "cpu", "cores", "git")
 
@@ -34,19 +36,22 @@ def benchmark_names() -> list[str]:
 
 
 def run(name: str, arguments: Sequence[str] = ()) -> Mapping[str, Any]:
-    """Run one benchmark; write its results unless it is a trial."""
+    """Run one benchmark; write its results if it runs in full, or if the arguments say so."""
+    own = [argument for argument in arguments if argument != WRITE]
     start_s = time.perf_counter()
-    results: Mapping[str, Any] = importlib.import_module(f"bench.{name}").main(list(arguments))
-    if not arguments:
-        write_results(name, results, time.perf_counter() - start_s)
+    results: Mapping[str, Any] = importlib.import_module(f"bench.{name}").main(own)
+    if not own or WRITE in arguments:
+        write_results(name, own, results, time.perf_counter() - start_s)
     return results
 
 
-def write_results(name: str, results: Mapping[str, Any], duration_s: float) -> None:
-    """Write the results with the date and the environment."""
+def write_results(
+    name: str, arguments: Sequence[str], results: Mapping[str, Any], duration_s: float
+) -> None:
+    """Write the results with the command, the date and the environment."""
     facts = environment(FOLDER)
     record = {
-        "command": f"python -m bench {name}",
+        "command": shlex.join(["python", "-m", "bench", name, *arguments]),
         "date": datetime.now(timezone.utc).date().isoformat(),
         "duration_s": round(duration_s, 1),
         **{fact: facts[fact] for fact in PUBLISHED_FACTS},

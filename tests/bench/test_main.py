@@ -58,6 +58,15 @@ def test_the_results_of_a_trial_are_not_written(quick: list[list[str]], tmp_path
     assert not (tmp_path / "results").exists()
 
 
+def test_the_results_of_a_trial_are_written_on_demand_with_its_command(
+    quick: list[list[str]], tmp_path: Path
+) -> None:
+    assert command.main(["quick", "--rows", "3", "--write"]) is None
+    assert quick == [["--rows", "3"]]
+    result = json.loads((tmp_path / "results" / "quick.json").read_text())
+    assert result["command"] == "python -m bench quick --rows 3"
+
+
 def test_an_unknown_benchmark_is_refused_with_the_nearest_name(quick: Any) -> None:
     assert command.main(["quik"]) == "bench: no benchmark 'quik'; did you mean 'quick'?"
     assert command.main(["zzz"]) == "bench: no benchmark 'zzz'; the benchmarks are loop, quick"
