@@ -19,6 +19,7 @@ from flowrl.graph.loading import load_graph as load_file
 from flowrl.graph.sections import parse_seconds
 from flowrl.graph.tree import data_tree, read_tree
 from flowrl.graph.yaml_text import SourceLocation, YamlValue, flow_text, item_of
+from flowrl.machine.forked_call import can_fork
 from flowrl.runs.display import Watcher, watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
@@ -44,13 +45,19 @@ class FlowGraph:
         changes = ", ".join(f"{key}={text}" for key, text in self._set.items())
         return f"<FlowGraph {name}{shown}: {names or 'no nodes'}{changes and f'; set {changes}'}>"
 
-    def check(self, *, envs: EnvUse = "make") -> CheckedGraph:
+    def check(self, *, envs: EnvUse = "make", in_fork: bool = False) -> CheckedGraph:
         """Check the graph: `.ok`, `.problems`, `.deterministic` and `.reasons` of the result say what was found.
 
         `envs` says whether envs are made to learn their spaces: `"make"` all of them, `"make_if_installed"` those
         whose packages are installed, or `"skip"`. `.undescribed` has the nodes whose columns are then unknown.
+        With `in_fork`, each env is made in a fork of this process, and one that ends or blocks it is a problem of the
+        graph; the commands do this on Linux. Without, such an env ends or blocks this process.
         """
-        return self._checked({}, envs)
+        if in_fork and not can_fork():
+            raise UsageError(
+                "check: in_fork needs Linux and a process with one thread; leave it out"
+            )
+        return self._checked({}, envs, in_fork)
 
     def expand(self) -> str:
         """The resolved graph as YAML."""
@@ -106,11 +113,13 @@ class FlowGraph:
             return data_tree(item_of(self.source, SourceLocation("graph"))).tree
         return read_tree(locate_graph(str(self.source))).tree
 
-    def _checked(self, more: Mapping[str, Any], envs: EnvUse = "make") -> CheckedGraph:
+    def _checked(
+        self, more: Mapping[str, Any], envs: EnvUse = "make", in_fork: bool = False
+    ) -> CheckedGraph:
         overrides = {**self._set, **_override_texts(more)}
         if isinstance(self.source, Mapping):
-            return check_graph(load_data(self.source, overrides=overrides), envs)
-        return check_graph(load_file(self.source, overrides), envs)
+            return check_graph(load_data(self.source, overrides=overrides), envs, in_fork)
+        return check_graph(load_file(self.source, overrides), envs, in_fork)
 
 
 def _override_texts(values: Mapping[str, Any] | None) -> dict[str, str]:

@@ -19,6 +19,7 @@ from flowrl.core.ports import Out
 from flowrl.core.project_modules import importable_modules
 from flowrl.graph.loading import LoadedGraph
 from flowrl.graph.model import EDGE_OPTIONS, Graph, PortRef
+from flowrl.machine.crash_tracebacks import crash_tracebacks
 
 
 @dataclass(slots=True)
@@ -51,22 +52,23 @@ class CheckedGraph:
         return self
 
 
-def check(loaded: LoadedGraph, envs: EnvUse = "make") -> CheckedGraph:
+def check(loaded: LoadedGraph, envs: EnvUse = "make", in_fork: bool = False) -> CheckedGraph:
     """Check a graph as far as it could be read.
 
-    Some nodes make an env to describe their columns; `envs` says whether they may. Nodes whose facts remain unknown are
-    listed in `undescribed`, and checks that need these facts are skipped.
+    Some nodes make an env to describe their columns; `envs` says whether they may, and `in_fork` whether they do so in
+    a fork of this process, so that an env that ends or blocks its process is a problem of the graph. Nodes whose facts
+    remain unknown are listed in `undescribed`, and checks that need these facts are skipped.
     """
-    with importable_modules(loaded.graph.folders):
-        return _check(loaded, envs)
+    with importable_modules(loaded.graph.folders), crash_tracebacks():
+        return _check(loaded, envs, in_fork)
 
 
-def _check(loaded: LoadedGraph, envs: EnvUse) -> CheckedGraph:
+def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool) -> CheckedGraph:
     graph, problems = loaded.graph, list(loaded.problems)
     broken = bool(problems)
     problems.extend(connection_problems(graph, loaded.incomplete))
     program = plan_program(graph, problems, loaded.incomplete)
-    describer = NodeDescriber(graph, problems, envs)
+    describer = NodeDescriber(graph, problems, envs, in_fork)
     described = describer.describe_all()
     problems.extend(column_problems(graph, described))
     if not broken:  # a missing node would make every phase look wrong

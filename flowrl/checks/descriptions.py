@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
+from flowrl.checks.describe_call import describe, has_env
 from flowrl.checks.ordering import find_cycle, is_feedback, topological_order
 from flowrl.core.batch import Schema
-from flowrl.core.config import Config, PartSpec
+from flowrl.core.config import Config
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts, MissingPackageError, Surroundings, UnsoundError
+from flowrl.core.node import Facts, Surroundings
 from flowrl.core.ports import In, Link
-from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
+from flowrl.graph.model import Edge, Graph, PortRef
 
 # Whether nodes make envs to describe themselves: always, only where the packages are installed, or never.
 EnvUse = Literal["make", "make_if_installed", "skip"]
@@ -32,8 +31,11 @@ class NodeDescriptions:
 class NodeDescriber:
     """Calls `describe` of the nodes in the order in which data flows, and collects problems."""
 
-    def __init__(self, graph: Graph, problems: list[Problem], envs: EnvUse = "make") -> None:
-        self.graph, self.problems, self.envs = graph, problems, envs
+    def __init__(
+        self, graph: Graph, problems: list[Problem], envs: EnvUse = "make", in_fork: bool = False
+    ) -> None:
+        """With `in_fork`, each env is made in a fork of this process, which it may end or block."""
+        self.graph, self.problems, self.envs, self._in_fork = graph, problems, envs, in_fork
         self.descriptions = NodeDescriptions()
         self._edges_into: dict[str, list[Edge]] = {}
         self._connected_outputs: set[PortRef] = set()
@@ -83,18 +85,16 @@ class NodeDescriber:
         known = Surroundings(
             {p: inputs[p] for p in spec.cls.ports if p in inputs}, links, connected
         )
-        try:
-            return _describe(spec, config, known, self.problems)
-        except MissingPackageError as error:
-            if self.envs == "make":
-                self.problems.append(_unsound_problem(spec, error))
-            else:
-                self.descriptions.undescribed[name] = str(error)
-            return None
+        found = describe(spec, config, known, self._in_fork)
+        if found.missing_package and self.envs != "make":
+            self.descriptions.undescribed[name] = found.missing_package
+        elif found.problem is not None:
+            self.problems.append(found.problem)
+        return found.facts
 
     def _reason_to_skip(self, config: Config, edges: list[Edge]) -> str:
         """Return why a node cannot be described without making an env; empty if it can."""
-        if self.envs == "skip" and _has_env(config):
+        if self.envs == "skip" and has_env(config):
             return "its env was not made"
         for edge in edges:
             if edge.kind == "state" or is_feedback(self.graph, edge):
@@ -171,32 +171,3 @@ def columns_text(schema: Schema | None) -> str:
     if schema is None:
         return "no table"
     return ", ".join(f"{name} {column}" for name, column in schema.items()) or "no columns"
-
-
-def _has_env(config: Config) -> bool:
-    values = (getattr(config, name) for name in type(config).model_fields)
-    return any(isinstance(value, PartSpec) and value.cls.kind == "env" for value in values)
-
-
-def _unsound_problem(spec: NodeSpec, error: UnsoundError) -> Problem:
-    return Problem(str(spec.location(error.key)), f"nodes.{spec.name}: {error.what}", error.hint)
-
-
-def _describe(
-    spec: NodeSpec, config: Config, surroundings: Surroundings, problems: list[Problem]
-) -> Facts | None:
-    try:
-        facts = spec.cls.describe(config, surroundings)
-        if not isinstance(facts, Facts):
-            raise TypeError(f"it returned {type(facts).__name__}; expected Facts")
-        return facts
-    except MissingPackageError:
-        raise
-    except UnsoundError as error:
-        problems.append(_unsound_problem(spec, error))
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(last.filename).name}:{last.lineno}"
-        what = f"nodes.{spec.name}: describe raised {type(error).__name__}: {error} ({place})"
-        problems.append(Problem(str(spec.location()), what, f"fix the node type '{spec.type}'"))
-    return None

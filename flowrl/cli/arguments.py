@@ -10,6 +10,7 @@ from flowrl.cli.streams import stdout_to_stderr
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_graph
 from flowrl.graph.sections import parse_seconds
+from flowrl.machine.forked_call import can_fork
 
 
 def add_graph(parser: ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def add_graph(parser: ArgumentParser) -> None:
 def read_graph(arguments: Namespace, envs: EnvUse = "make") -> CheckedGraph:
     """Load and check the graph. `envs` says whether envs are made to describe their spaces."""
     with stdout_to_stderr():
-        return check(load_graph(arguments.graph, _settings(arguments)), envs)
+        return check(load_graph(arguments.graph, _settings(arguments)), envs, can_fork())
 
 
 def _settings(arguments: Namespace) -> dict[str, str]:

@@ -17,7 +17,6 @@ from typing import NoReturn
 from flowrl.cli.streams import prepare_streams
 from flowrl.version import VERSION
 
-GUARDED_VERBS = ("check", "draw")  # they make envs, and nothing is lost if one of these ends them
 ABOUT = (
     "Train reinforcement-learning agents as dataflow graphs in YAML. Placement is not semantics."
 )
@@ -63,14 +62,8 @@ VERBS = {  # verb: module, function, description
 
 def command() -> NoReturn:
     """Be the process `flowrl`: run the verb of its arguments, and end."""
-    if sys.platform == "linux" and len(sys.argv) > 1 and sys.argv[1] in GUARDED_VERBS:
-        from flowrl.cli.guardian import run_guarded
-
-        prepare_streams()
-        status = run_guarded(main)
-    else:
-        faulthandler.enable(2)  # an env that crashes in this process is not wordless
-        status = main()
+    faulthandler.enable(2)  # a crash prints the traceback
+    status = main()
     from flowrl.machine.process_exit import exit_now
 
     exit_now(status)

@@ -13,6 +13,7 @@ that signal in addition.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import fcntl
 import json
 import os
@@ -146,9 +147,10 @@ def exit_text(status: int) -> str:
 def begin_child() -> dict[str, Any]:
     """Return the configuration that the parent sent.
 
-    From now on this process ends with its parent, ignores Ctrl-C, which the parent handles, imports modules from the
-    parent's path, and has an empty standard input.
+    From now on this process prints a traceback if it crashes, ends with its parent, ignores Ctrl-C, which the parent
+    handles, imports modules from the parent's path, and has an empty standard input.
     """
+    faulthandler.enable(2)
     config: dict[str, Any] = json.load(sys.stdin)
     _end_with_parent(config["lifeline"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)

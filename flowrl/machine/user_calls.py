@@ -1,6 +1,6 @@
 """Notes which call of a user's code this process is in, in memory that is left when the call ends the process.
 
-Only a process with a guardian (`flowrl.cli.guardian`) has such memory. Elsewhere noting a call has no effect.
+Only a fork that a function is called in (`forked_call`) has such memory. Elsewhere noting a call has no effect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HEADER = struct.Struct(
     "<dH"
 )  # when the call began, of the monotonic clock; the bytes of its text, 0 if there is none
 
-_memory: mmap.mmap | None = None  # shared with the guardian of this process
+_memory: mmap.mmap | None = None  # shared with the parent of this fork
 
 
 @dataclass(frozen=True, slots=True)

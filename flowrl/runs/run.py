@@ -27,6 +27,7 @@ from flowrl.graph.param_reader import written_params
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.graph.yaml_text import flow_text
+from flowrl.machine.crash_tracebacks import crash_tracebacks
 from flowrl.machine.environment import environment
 from flowrl.machine.numerics import reset_numerics, settled_numerics
 from flowrl.render.dot import graph_dot_text
@@ -143,6 +144,7 @@ class Run:
             handling_signals(self._on_signal),
             settled_numerics(self.graph.torch_threads),
             importable_modules(self.graph.folders),
+            crash_tracebacks(),
         ):
             folder = self.folder = RunFolder(
                 create_run_folder(self.graph.name.replace("/", "_"), self.seed, self.out)

@@ -508,7 +508,7 @@ def test_tokens_that_are_no_table_are_reported(problems):
 def test_a_node_whose_describe_returns_no_facts_is_reported(problems):
     (reported,) = problems("nodes: {s: 'toys:WrongFacts', t: 'toys:Sink'}\nedges: [s -> t]")
     assert (
-        "nodes.s: describe raised TypeError: it returned dict; expected Facts (descriptions.py:"
+        "nodes.s: describe raised TypeError: it returned dict; expected Facts (describe_call.py:"
         in reported
     )
 

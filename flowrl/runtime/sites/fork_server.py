@@ -8,7 +8,6 @@ its own. A server of one site does not fork, and becomes that site.
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import importlib
 import json
@@ -43,7 +42,6 @@ def serve(config: dict[str, Any], report: ServerReport) -> None:
             importlib.import_module(module)
         name = fork_sites(list(config["sites"]), report)
         if name is not None:
-            faulthandler.enable(2)  # a crash prints the traceback
             child.connect(name)
     if name is not None:
         child.run()

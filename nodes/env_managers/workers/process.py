@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 
 from flowrl.machine.child_process import begin_child
@@ -17,7 +16,6 @@ from flowrl.nodes.envs.spec import env_columns
 def main() -> None:
     """Run the worker until the manager stops it or ends."""
     config = begin_child()
-    faulthandler.enable()  # a segfault prints a traceback to the worker's output
     part = from_portable(config["part"])
     obs, action = env_columns(part)
     shared = shared_rows_for(
