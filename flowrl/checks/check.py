@@ -9,6 +9,7 @@ from flowrl.checks.amounts import memory_problems, row_problems
 from flowrl.checks.columns import column_problems, warmup_column_problems
 from flowrl.checks.connections import connection_problems
 from flowrl.checks.descriptions import EnvUse, NodeDescriber
+from flowrl.checks.learned_columns import LearnedColumns, learned_columns
 from flowrl.checks.lossy_edges import lossy_edge_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
@@ -34,6 +35,7 @@ class CheckedGraph:
     reasons: list[str] = field(default_factory=list)  # why runs may differ
     # Nodes whose facts are unknown because no env was made, and why.
     undescribed: dict[str, str] = field(default_factory=dict)
+    learned_columns: LearnedColumns = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -83,6 +85,7 @@ def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool) -> CheckedGraph:
     problems.extend(_failure_problems(graph))
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
     checked.undescribed = described.undescribed
+    checked.learned_columns = learned_columns(graph, described.facts)
     checked.warnings = list(dict.fromkeys(stale_learners(graph, described.facts)))
     checked.reasons = list(_nondeterminism_reasons(checked))
     return checked

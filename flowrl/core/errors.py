@@ -68,8 +68,20 @@ class NodeError(FlowError):
     def __init__(self, node: str, doing: str, cause: BaseException) -> None:
         self.node = node
         self.doing = doing
-        super().__init__(f"node {node!r}, {doing}: {type(cause).__name__}: {cause}")
+        what = f"node {node!r}, {doing}: {type(cause).__name__}: {cause}"
+        super().__init__(f"{what}; {READ_ONLY_HINT}" if _is_read_only(cause) else what)
         self.__cause__ = cause
+
+
+READ_ONLY_HINT = (
+    "the arrays of batches and states are shared and must not be changed; make new columns with "
+    "`batch.replace(name=array)`, or copy the array first"
+)
+
+
+def _is_read_only(error: BaseException) -> bool:
+    """Return whether numpy has refused to write to an array."""
+    return isinstance(error, ValueError) and str(error).endswith("is read-only")
 
 
 class RunError(FlowError):

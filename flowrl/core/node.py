@@ -51,6 +51,9 @@ class Facts:
     memory_bytes: int = 0
     # True for a learner that must not learn from data of older weights.
     on_policy: bool = False
+    # True if every number of its outputs is one of its inputs, or is checked by the node itself. Then the engine does
+    # not check whether they are finite.
+    checks_numbers: bool = False
     # Why two runs may differ; empty if they do not.
     nondeterministic: str = ""
     # Passed to the `describe` of clients that link to this node.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from flowrl.core.context import Context
@@ -28,7 +29,15 @@ class Instance:
     A firing takes tokens, calls the node, emits what the node counted and recorded, and pushes the node's tokens.
     """
 
-    def __init__(self, spec: NodeSpec, node: Node, context: Context, site: SiteState) -> None:
+    def __init__(
+        self,
+        spec: NodeSpec,
+        node: Node,
+        context: Context,
+        site: SiteState,
+        learned_columns: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    ) -> None:
+        """`learned_columns` of each output must be finite: a learner learns from them."""
         self.spec, self.node, self.ctx, self.site = spec, node, context, site
         self.key = context.key
         self.role = spec.cls.role
@@ -45,7 +54,7 @@ class Instance:
         )
         self.on_count: Callable[[Instance, Count], None] = lambda instance, count: None
         self.fire: Callable[[], None] = self._fire
-        self._outputs = OutputPorts(spec.cls, context, spec.fires_on_any)
+        self._outputs = OutputPorts(spec.cls, context, learned_columns, spec.fires_on_any)
         self._last_clock = EMPTY_CLOCK
         self.connect({}, {}, [])
 
@@ -164,10 +173,17 @@ class Instance:
         return values
 
     def _first_call(self, *values: Any) -> Any:
-        """Call the node and check its result in full. Later firings call the node directly."""
+        """Call the node and check its result in full. Of later firings only numbers are checked."""
         result = self.node.fire(*values)
         self._outputs.check(result, self._consumed_outputs)
-        self._call = self.node.fire
+        self._outputs.check_numbers(result, self._consumed_outputs)
+        is_checked = not self._outputs.learned_columns.keys().isdisjoint(self._consumed_outputs)
+        self._call = self._call_and_check_numbers if is_checked else self.node.fire
+        return result
+
+    def _call_and_check_numbers(self, *values: Any) -> Any:
+        result = self.node.fire(*values)
+        self._outputs.check_numbers(result, self._consumed_outputs)
         return result
 
     # records

@@ -98,10 +98,19 @@ class Instances:
             for replica in range(spec.replicas if spec.fires else 0):
                 if self._edges.is_local(name, replica):
                     node = self._nodes.node(name, replica)
-                    instance = Instance(spec, node, node.ctx, self.site)
+                    instance = Instance(
+                        spec, node, node.ctx, self.site, self._learned_columns(name)
+                    )
                     instance.services = self._nodes.service_contexts(node.ctx)
                     by_node.setdefault(name, []).append(instance)
         return by_node
+
+    def _learned_columns(self, node: str) -> dict[str, frozenset[str]]:
+        """Return the columns of each output that the engine must check, because a learner learns from them."""
+        if self.checked.facts[node].checks_numbers:
+            return {}
+        found = self.checked.learned_columns.items()
+        return {output.port: names for output, names in found if output.node == node and names}
 
     def _make_versions(self) -> dict[PortRef, StateVersions]:
         """Make the versions of the states whose nodes live on this site, with their readers on other sites.

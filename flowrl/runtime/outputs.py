@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flowrl.core.batch import Batch, Schema
 from flowrl.core.context import Context
 from flowrl.core.node import Node
 from flowrl.core.ports import Out
+from flowrl.runtime.finite_numbers import check_finite_columns
 
 HINT = "return what `describe` declares, or declare what is returned"
 
@@ -16,9 +17,18 @@ HINT = "return what `describe` declares, or declare what is returned"
 class OutputPorts:
     """The stream outputs of one instance."""
 
-    def __init__(self, cls: type[Node], context: Context, optional: bool = False) -> None:
-        """With `optional`, a firing returns any number of tokens up to the rates of the ports."""
+    def __init__(
+        self,
+        cls: type[Node],
+        context: Context,
+        learned_columns: Mapping[str, Iterable[str]],
+        optional: bool = False,
+    ) -> None:
+        """`learned_columns` of each output must be finite. With `optional`, a firing returns any number of tokens up to
+        the rates of the ports.
+        """
         self.context = context
+        self.learned_columns = {port: sorted(names) for port, names in learned_columns.items()}
         self.optional = optional
         self.single = {n: p.rate == 1 for n, p in cls.ports.items() if isinstance(p, Out)}
 
@@ -81,6 +91,14 @@ class OutputPorts:
             schema = self.context.outs.get(port)
             for token in tokens if schema is not None else ():
                 _check_columns(port, token, schema or {})
+
+    def check_numbers(self, result: Any, consumed: Sequence[str]) -> None:
+        """Check that the columns from which learners learn are finite."""
+        for port, tokens in zip(consumed, self.tokens(result, consumed), strict=True):
+            if port in self.learned_columns:
+                for token in tokens:
+                    if isinstance(token, Batch):
+                        check_finite_columns(port, token, self.learned_columns[port])
 
 
 def _check_columns(port: str, token: Any, declared: Schema) -> None:

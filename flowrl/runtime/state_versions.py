@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from flowrl.core.errors import NodeError
 from flowrl.core.state import EMPTY_CLOCK, State
+from flowrl.runtime.finite_numbers import check_no_nan
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.streams import Push, Take, Token
 
@@ -43,6 +44,9 @@ class StateVersions:
             state = instance.node.state(self.port)
             for array in state.arrays.values():
                 array.flags.writeable = False
+            if instance.is_learner:
+                last = None if self._newest is None else self._newest.version
+                check_no_nan(state.arrays, instance.fired, last)
         except Exception as error:
             raise NodeError(instance.key, f"giving its state '{self.port}'", error) from error
         return State(state.arrays, state.command, instance.fired, instance.ctx.clock)

@@ -83,6 +83,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             needs={port: need for port, need in needs.items() if port in surroundings.inputs},
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=plan.memory_bytes(ROW_METADATA_BYTES + SAMPLER_BYTES),
+            checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )
 

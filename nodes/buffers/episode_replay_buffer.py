@@ -47,6 +47,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
             outs={"batches": {**schema, "episode": Column("int64")}},
             needs={"data": {"last": FLAG, "terminated": FLAG, "truncated": FLAG}},
             memory_bytes=plan.memory_bytes(),
+            checks_numbers=True,
             nondeterministic=plan.nondeterministic(check_uniform_pacing(config, surroundings)),
         )
 

@@ -47,6 +47,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
             needs={"demos": required_columns(schema)} if with_demos else {},
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=plan.memory_bytes(ROW_METADATA_BYTES),
+            checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(pacing),
         )
 

@@ -39,6 +39,7 @@ class QueueBuffer(Node):
             rows={"batches": config.batch_size},
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=config.size * row_bytes(schema),
+            checks_numbers=True,
         )
 
     def setup(self) -> None:

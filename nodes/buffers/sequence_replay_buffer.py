@@ -93,6 +93,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             rows={"batches": config.batch_size},
             needs={"data": {"last": Column("bool")}},
             memory_bytes=plan.memory_bytes(SEQUENCE_BYTES),
+            checks_numbers=True,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )
 

@@ -51,7 +51,8 @@ class DatasetReader(Node):
             schema = {**schema, "discount": Column("float32")}
         require_same_returns(config.path, format_of(path).read_metadata(path), config.policy)
         rows = min(available, config.rows or available)
-        return Facts(outs={"data": schema}, memory_bytes=rows * row_bytes(schema))
+        memory_bytes = rows * row_bytes(schema)
+        return Facts(outs={"data": schema}, memory_bytes=memory_bytes, checks_numbers=True)
 
     def setup(self) -> None:
         self._empty_table: Batch | None = None  # None before the first firing
