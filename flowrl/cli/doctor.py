@@ -55,7 +55,6 @@ def examine_installation() -> list[Finding]:
         _packages,
         _torch,
         _catalogue,
-        _graphviz,
         _folder,
         _memory,
         _shared_memory,
@@ -214,15 +213,6 @@ def _catalogue() -> Iterator[Finding]:
             )
     if not broken:
         yield Finding(True, f"catalogue: {len(names)} types")
-
-
-def _graphviz() -> Iterator[Finding]:
-    program = shutil.which("dot")
-    if program:
-        yield Finding(True, f"Graphviz: {program}")
-    else:
-        hint = "'flowrl draw -o FILE.png' needs it: apt install graphviz"
-        yield Finding(True, "Graphviz is not installed", hint)
 
 
 def _folder() -> Iterator[Finding]:

@@ -34,15 +34,10 @@ def graph_dot_text(checked: CheckedGraph, placement: Mapping[str, str] | None = 
     return dot_text(make_picture(checked, placement))
 
 
-def dot_text(drawn: Picture, for_layout: bool = False) -> str:
-    """A picture as DOT text.
-
-    With `for_layout`, edges that lead back are written from end to start, with the arrow at their start: the dot
-    program lays them out better so. The text for readers has them as they are.
-    """
+def dot_text(drawn: Picture) -> str:
     lines = [f"digraph {quoted(drawn.name)} {{", _HEAD, f"  label=<{_title(drawn)}>;", ""]
     lines += _boxes(drawn)
-    lines += ["", *(_edge(arrow, for_layout) for arrow in drawn.arrows)]
+    lines += ["", *(_edge(arrow) for arrow in drawn.arrows)]
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -109,12 +104,10 @@ def _port(ports: tuple[str, ...], i: int, side: str) -> str:
     return f'<td port={quoted(f"{side}_{ports[i]}")} align="{align}">{text}</td>'
 
 
-def _edge(arrow: Arrow, for_layout: bool) -> str:
+def _edge(arrow: Arrow) -> str:
     source = f"{quoted(arrow.source.node)}:{quoted('out_' + arrow.source.port)}:e"
     to = f"{quoted(arrow.to.node)}:{quoted('in_' + arrow.to.port)}:w"
     words = "\\n".join(quoted(w)[1:-1] for w in (arrow.type, arrow.facts, arrow.transport) if w)
     tooltip = quoted(f"{arrow.source} to {arrow.to}")
     style = f'label="{words}", tooltip={tooltip}, {_STYLES[arrow.kind]}'
-    if arrow.back and for_layout:
-        return f"  {to} -> {source} [{style}, dir=back, weight=0];"
     return f"  {source} -> {to} [{style}{', constraint=false' if arrow.back else ''}];"

@@ -8,28 +8,20 @@ from pathlib import Path
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.errors import UsageError
 from flowrl.render.dot import dot_text
-from flowrl.render.graphviz import is_installed, run_dot
 from flowrl.render.html import page_html
 from flowrl.render.mermaid import mermaid_text
 from flowrl.render.picture import Picture, make_picture
+from flowrl.render.png import png_bytes
 from flowrl.render.report import check_text
 from flowrl.render.svg import svg_document
-
-LARGE_NODES = 40  # from here on Graphviz, which crosses fewer arrows, draws SVG if it is installed
 
 Format = Callable[[Picture, CheckedGraph], str | bytes]
 
 
-def _svg(drawn: Picture, checked: CheckedGraph) -> str | bytes:
-    if len(drawn.boxes) >= LARGE_NODES and is_installed():
-        return run_dot(dot_text(drawn, for_layout=True), "svg")
-    return svg_document(drawn)
-
-
 FORMATS: Mapping[str, Format] = {
     ".dot": lambda drawn, checked: dot_text(drawn),
-    ".svg": _svg,
-    ".png": lambda drawn, checked: run_dot(dot_text(drawn, for_layout=True), "png"),
+    ".svg": lambda drawn, checked: svg_document(drawn),
+    ".png": lambda drawn, checked: png_bytes(drawn),
     ".md": lambda drawn, checked: mermaid_text(drawn, check_text(checked)),
     ".html": page_html,
 }

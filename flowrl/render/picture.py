@@ -48,14 +48,14 @@ class Arrow:
     transport: str = ""  # between the sites of its ends
 
     @property
-    def facts_label(self) -> str:
-        """The text under the arrow."""
-        return " · ".join(words for words in (self.facts, self.transport) if words)
+    def label_lines(self) -> tuple[str, ...]:
+        """The text of the arrow: what it carries, and what else there is to say of it."""
+        return (self.type, *(words for words in (self.facts, self.transport) if words))
 
     @property
     def label(self) -> str:
         """The whole text of the arrow, on one line."""
-        return ", ".join(words for words in (self.type, self.facts_label) if words)
+        return ", ".join(self.label_lines)
 
 
 @dataclass(frozen=True, slots=True)

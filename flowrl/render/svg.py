@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from html import escape
 from importlib import resources
 
-from flowrl.render.layout import (
-    HEADER_HEIGHT,
-    PORT_HEIGHT,
-    SMALL_CHAR_WIDTH,
-    TURN_WIDTH,
-    Cell,
-    Layout,
-    Point,
-    Route,
-    lay_out,
+from flowrl.render.columns import HEADER_HEIGHT, PORT_HEIGHT, SHADE
+from flowrl.render.layout import Layout, Point, Rect, Route, SiteFrame, lay_out
+from flowrl.render.picture import Box, Picture
+from flowrl.render.sheet import (
+    ABOUT_LINE,
+    ABOUT_Y,
+    LEFT,
+    LEGEND_LINE,
+    TITLE_Y,
+    LegendEntry,
+    make_sheet,
 )
-from flowrl.render.picture import Picture
 
-MINIMUM_SCALE = 0.7  # a page scrolls rather than make the letters smaller
-FRAME = 8.0  # pixels around the nodes of a site
-STEEP = 12.0  # pixels: the label of an arrow that rises or falls more stands at one of its ends
-TITLE_HEIGHT, LINE_HEIGHT, LEGEND_HEIGHT = 34.0, 16.0, 24.0
-
-LEGEND = {
-    "stream": "stream: every token, in order",
-    "state": "state: the newest version",
-    "link": "link: calls",
-}
+MINIMUM_SCALE = 0.92  # a page scrolls rather than make letters smaller than 11 pixels
+NAME_Y, TYPE_Y = 19.0, 35.0  # base lines in the head of a card
+PORT_TEXT_X, PORT_TEXT_Y = (
+    8.0,
+    14.0,
+)  # how far the text of a port is from the side of the card, and from its row's top
 
 
 def svg_element(drawn: Picture) -> str:
@@ -39,7 +35,7 @@ def svg_element(drawn: Picture) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'style="min-width:{_number(laid.width * MINIMUM_SCALE)}px" role="img" aria-label="the graph">',
-        *_drawing(laid, drawn.sites, interactive=True),
+        *_drawing(laid, interactive=True),
         "</svg>",
     ]
     return "\n".join(lines)
@@ -47,33 +43,25 @@ def svg_element(drawn: Picture) -> str:
 
 def svg_document(drawn: Picture) -> str:
     """An SVG file that needs nothing else: title, picture, legend and style, on a light background."""
-    laid = lay_out(drawn)
-    title_lines = [drawn.about] if drawn.about else []
-    title_lines = [
-        line
-        for text in (*title_lines, *(f"warm-up, {line}" for line in drawn.warmup))
-        for line in text.splitlines()
-    ]
-    top = TITLE_HEIGHT + LINE_HEIGHT * len(title_lines)
-    longest = max(map(len, (drawn.name, *title_lines)))
-    width = max(laid.width, 40 + SMALL_CHAR_WIDTH * longest, 520.0)
-    height = top + laid.height + LEGEND_HEIGHT
-    size = f'width="{_number(width)}" height="{_number(height)}"'
+    sheet = make_sheet(drawn)
+    width, height = _number(sheet.width), _number(sheet.height)
+    size = f'width="{width}" height="{height}"'
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_number(width)} {_number(height)}" {size}>',
-        f"<title>{_escaped(drawn.name)}</title>",
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" {size}>',
+        f"<title>{_escaped(sheet.title)}</title>",
         f"<style>{_resolved_style()}</style>",
         f'<rect class="background" {size}/>',
-        f'<text class="title" x="20" y="28">{_escaped(drawn.name)}</text>',
+        f'<text class="title" x="{_number(LEFT)}" y="{_number(TITLE_Y)}">{_escaped(sheet.title)}</text>',
     ]
-    for number, line in enumerate(title_lines, 1):
-        y = _number(28 + LINE_HEIGHT * number)
-        lines.append(f'<text class="about" x="20" y="{y}">{_escaped(line)}</text>')
-    lines.append(f'<g transform="translate(0,{_number(top)})">')
-    lines += _drawing(laid, drawn.sites, interactive=False)
+    for number, line in enumerate(sheet.about):
+        y = _number(ABOUT_Y + ABOUT_LINE * number)
+        lines.append(f'<text class="about" x="{_number(LEFT)}" y="{y}">{_escaped(line)}</text>')
+    lines.append(f'<g transform="translate(0,{_number(sheet.top)})">')
+    lines += _drawing(sheet.picture, interactive=False)
     lines.append("</g>")
-    lines += _legend(height - LEGEND_HEIGHT / 2)
+    for entry in sheet.legend:
+        lines += _legend_entry(entry)
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
@@ -82,27 +70,27 @@ def svg_style() -> str:
     return resources.files("flowrl.render").joinpath("picture.css").read_text(encoding="utf-8")
 
 
+def palette() -> dict[str, str]:
+    """The colours of a picture on a light background, by what they are for."""
+    return dict(re.findall(r"--(\w+): ([^;]+);", svg_style().partition("}\n")[0]))
+
+
 def _resolved_style() -> str:
     """The style sheet without variables, which few programs but browsers know."""
-    palette, _, rules = svg_style().partition("}\n")
-    colours = dict(re.findall(r"(--\w+): ([^;]+);", palette))
-    return re.sub(r"var\((--\w+)\)", lambda use: colours[use[1]], rules)
+    colours = palette()
+    rules = svg_style().partition("}\n")[2]
+    return re.sub(r"var\(--(\w+)\)", lambda use: colours[use[1]], rules)
 
 
-def _legend(y: float) -> Iterator[str]:
-    x = 20.0
-    for kind, words in LEGEND.items():
-        line = f"M{_number(x)},{_number(y)} h26"
-        yield f'<g class="edge {kind}"><path d="{line}"/>'
-        if kind == "link":
-            yield f'<path class="inner" d="{line}"/>'
-        yield f"{_text(x + 34, y + 4, words, 'start')}</g>"
-        x += 34 + SMALL_CHAR_WIDTH * len(words) + 24
+def _legend_entry(entry: LegendEntry) -> Iterator[str]:
+    line = f"M{_point(entry.line_start)} h{_number(LEGEND_LINE)}"
+    yield f'<g class="edge {entry.kind}"><path d="{line}"/>'
+    if entry.kind == "link":
+        yield f'<path class="inner" d="{line}"/>'
+    yield f"{_text(*entry.words_at, entry.words, 'start')}</g>"
 
 
-def _drawing(
-    laid: Layout, sites: Mapping[str, tuple[str, ...]], interactive: bool
-) -> Iterator[str]:
+def _drawing(laid: Layout, interactive: bool) -> Iterator[str]:
     """A group for each site, edge and node, in this order: nodes are on top."""
     yield "<defs>"
     for kind in ("stream", "state"):
@@ -112,49 +100,18 @@ def _drawing(
             '<path d="M0,0.5 L8,4 L0,7.5 z"/></marker>'
         )
     yield "</defs>"
-    for site, nodes in sites.items():
-        for frame in _frames(laid.cells, nodes):
-            yield from _site(site, *frame)
+    for frame in laid.frames:
+        yield from _site(frame)
     for route in laid.routes:
         yield from _edge(route)
-    for cell in laid.cells.values():
-        yield from _node(cell, interactive)
+    for box, card in laid.cards:
+        yield from _node(box, card, interactive)
 
 
-# sites
-
-Frame = tuple[float, float, float, float]  # left, top, right, bottom
-
-
-def _frames(cells: Mapping[str, Cell], nodes: tuple[str, ...]) -> list[Frame]:
-    """One frame around all nodes of a site, or one around each node if nodes of other sites lie between them."""
-    each = [_around(cells[name]) for name in nodes]
-    whole = tuple(
-        f(edge) for f, edge in zip((min, min, max, max), zip(*each, strict=True), strict=True)
-    )
-    others = [_around(cell) for name, cell in cells.items() if name not in nodes]
-    if any(_overlap(whole, other) for other in others):
-        return each
-    return [whole]
-
-
-def _around(cell: Cell) -> Frame:
-    left, top = cell.x - FRAME, cell.y - FRAME - 8
-    return left, top, cell.x + cell.width + FRAME, cell.y + cell.height + FRAME
-
-
-def _overlap(a: Frame, b: Frame) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-
-
-def _site(name: str, left: float, top: float, right: float, bottom: float) -> Iterator[str]:
-    yield f'<g class="site"><title>site {_escaped(name)}</title>'
-    size = f'width="{_number(right - left)}" height="{_number(bottom - top)}"'
-    yield f'<rect x="{_number(left)}" y="{_number(top)}" rx="10" {size}/>'
-    yield f'<text x="{_number(left + 8)}" y="{_number(top + 11)}">{_escaped(name)}</text></g>'
-
-
-# edges
+def _site(frame: SiteFrame) -> Iterator[str]:
+    yield f'<g class="site"><title>site {_escaped(frame.site)}</title>'
+    yield f'<rect {_rect(frame.rect)} rx="10"/>'
+    yield f"{_text(*frame.name_at, frame.site, 'start')}</g>"
 
 
 def _edge(route: Route) -> Iterator[str]:
@@ -168,53 +125,10 @@ def _edge(route: Route) -> Iterator[str]:
         yield f'<path d="{path}"/><path class="inner" d="{path}"/>'
     else:
         yield f'<path d="{path}" marker-end="url(#arrow-{arrow.kind})"/>'
-    yield from _labels(route)
+    for label in route.labels:
+        yield f'<rect class="behind" {_rect(label.background)}/>'
+        yield _text(*label.at, label.text, "middle")
     yield "</g>"
-
-
-def _labels(route: Route) -> Iterator[str]:
-    """The type of the tokens over the arrow, and the facts below it.
-
-    A steep arrow is labelled where it starts, or where it ends if it is a state edge. An arrow that leads back has one
-    line, over its middle.
-    """
-    arrow = route.arrow
-    if route.pieces and arrow.back:
-        x, y = _middle(route.pieces)
-        yield _text(x, y - 4, arrow.label, "middle")
-        return
-    after = route.pieces[0][0] if route.pieces else route.end
-    descent = after[1] - route.start[1]
-    if abs(descent) <= STEEP:
-        x, y, anchor = (route.start[0] + after[0]) / 2, route.start[1] + descent / 2, "middle"
-        upper, lower = y - 5, y + 13
-    else:
-        at_end = arrow.kind == "state"
-        x, y = (route.end[0] - 12, route.end[1]) if at_end else (route.start[0] + 6, route.start[1])
-        anchor = "end" if at_end else "start"
-        above = (descent > 0) != at_end  # where the arrow is not
-        upper, lower = (y - 18, y - 5) if above else (y + 13, y + 26)
-    if arrow.facts_label:
-        yield _text(x, lower, arrow.facts_label, anchor)
-    elif upper < lower < y:  # the only line goes next to the arrow
-        upper = lower
-    yield _text(x, upper, arrow.type, anchor)
-
-
-def _middle(pieces: tuple[tuple[Point, Point], ...]) -> Point:
-    """The point halfway along the tracks of an arrow that leads back, that is, to the left."""
-    x = (pieces[0][0][0] + pieces[-1][1][0]) / 2
-    for begin, end in pieces:
-        if end[0] <= x <= begin[0]:
-            return x, begin[1]
-    between = [
-        piece[0][1]
-        for piece in (
-            *[p for p in pieces if p[1][0] > x][-1:],
-            *[p for p in pieces if p[0][0] < x][:1],
-        )
-    ]
-    return x, sum(between) / len(between)
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
@@ -223,58 +137,52 @@ def _text(x: float, y: float, words: str, anchor: str) -> str:
     )
 
 
+def _rect(rect: Rect) -> str:
+    place = f'x="{_number(rect.left)}" y="{_number(rect.top)}"'
+    return f'{place} width="{_number(rect.width)}" height="{_number(rect.height)}"'
+
+
 def _path(route: Route) -> str:
-    """Straight in the columns, curved between them, and around a box where the arrow turns back."""
-    leads_left = route.start[0] >= route.end[0] or route.arrow.back
-    d, last = [f"M{_point(route.start)}"], route.start
-    for begin, end in route.pieces:
-        d.append(_curve(last, begin, turn=leads_left and last is route.start))
-        d.append(f"L{_point(end)}")
-        last = end
-    d.append(_curve(last, route.end, turn=leads_left and bool(route.pieces)))
+    d = [f"M{_point(route.start)}"]
+    for segment in route.segments:
+        d.append(("L" if len(segment) == 1 else "C") + " ".join(map(_point, segment)))
     return " ".join(d)
-
-
-def _curve(a: Point, b: Point, turn: bool) -> str:
-    if turn:  # both tangents on one side: out of a box and back below it
-        side = max(a[0], b[0]) + TURN_WIDTH if a[1] < b[1] else min(a[0], b[0]) - TURN_WIDTH
-        return f"C{_point((side, a[1]))} {_point((side, b[1]))} {_point(b)}"
-    middle = (a[0] + b[0]) / 2
-    return f"C{_point((middle, a[1]))} {_point((middle, b[1]))} {_point(b)}"
 
 
 # nodes
 
 
-def _node(cell: Cell, interactive: bool) -> Iterator[str]:
-    box = cell.box
-    assert box is not None
+def _node(box: Box, card: Rect, interactive: bool) -> Iterator[str]:
     name = _escaped(box.name)
     control = 'tabindex="0" role="button" ' if interactive else ""
     yield (
         f'<g class="node is-{box.look}" data-node="{name}" {control}'
-        f'transform="translate({_number(cell.x)},{_number(cell.y)})">'
+        f'transform="translate({_number(card.left)},{_number(card.top)})">'
     )
     yield f"<title>{name}: {_escaped(box.type)}</title>"
-    size = f'rx="6" width="{_number(cell.width)}" height="{_number(cell.height)}"'
+    size = f'rx="6" width="{_number(card.width)}" height="{_number(card.height)}"'
     if box.times:
-        yield f'<rect class="card shade" x="5" y="5" {size}/>'
+        yield f'<rect class="card shade" x="{_number(SHADE)}" y="{_number(SHADE)}" {size}/>'
     yield f'<rect class="card" {size}/>'
-    yield f'<path class="band" d="{_header_path(cell.width)}"/>'
-    middle = _number(cell.width / 2)
+    yield f'<path class="band" d="{_header_path(card.width)}"/>'
+    middle = _number(card.width / 2)
     times = f' <tspan class="times">{box.times}</tspan>' if box.times else ""
-    yield f'<text class="name" x="{middle}" y="18">{name}{times}</text>'
-    yield f'<text class="type" x="{middle}" y="33">{_escaped(box.type)}</text>'
-    for side, ports, x in (("in", box.inputs, 8.0), ("out", box.outputs, cell.width - 8)):
+    yield f'<text class="name" x="{middle}" y="{_number(NAME_Y)}">{name}{times}</text>'
+    yield f'<text class="type" x="{middle}" y="{_number(TYPE_Y)}">{_escaped(box.type)}</text>'
+    for side, ports, x in (
+        ("in", box.inputs, PORT_TEXT_X),
+        ("out", box.outputs, card.width - PORT_TEXT_X),
+    ):
         for i, port in enumerate(ports):
-            y = _number(HEADER_HEIGHT + PORT_HEIGHT * i + 13)
+            y = _number(HEADER_HEIGHT + PORT_HEIGHT * i + PORT_TEXT_Y)
             yield f'<text class="{side}" x="{_number(x)}" y="{y}">{_escaped(port)}</text>'
     yield "</g>"
 
 
 def _header_path(width: float) -> str:
     """The coloured head of a box, with round upper corners."""
-    return f"M0,40 V6 Q0,0 6,0 H{_number(width - 6)} Q{_number(width)},0 {_number(width)},6 V40 Z"
+    right, foot = _number(width), _number(HEADER_HEIGHT - 2)
+    return f"M0,{foot} V6 Q0,0 6,0 H{_number(width - 6)} Q{right},0 {right},6 V{foot} Z"
 
 
 # text

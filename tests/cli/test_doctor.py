@@ -42,7 +42,7 @@ def test_this_installation_has_no_problem(monkeypatch: Patch) -> None:
     findings = examine_installation()
     assert [f for f in findings if not f.ok] == []
     text = " / ".join(f.what for f in findings)
-    for word in ("Python ", "flowrl ", "torch ", "catalogue: ", "Graphviz", "memory: ", "shared"):
+    for word in ("Python ", "flowrl ", "torch ", "catalogue: ", "memory: ", "shared"):
         assert word in text
 
 
@@ -228,17 +228,6 @@ def test_a_catalogue_that_cannot_be_loaded_is_reported(monkeypatch: Patch) -> No
 
 
 # the machine
-
-
-def test_a_missing_graphviz_is_advice(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(doctor_module.shutil, "which", lambda name: None)
-    assert findings_of(doctor_module._graphviz) == [
-        Finding(
-            True,
-            "Graphviz is not installed",
-            "'flowrl draw -o FILE.png' needs it: apt install graphviz",
-        )
-    ]
 
 
 def test_a_folder_that_cannot_be_written_to_is_reported(monkeypatch: Patch, folder: Path) -> None:

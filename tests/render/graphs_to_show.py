@@ -86,6 +86,16 @@ class Evaluator(Node):
         """Never called, as these graphs are not run."""
 
 
+class Echo(Node):
+    """Takes its own tokens."""
+
+    heard = In("marks", initial=dict)
+    said = Out("marks")
+
+    def fire(self, heard: Any) -> Any:
+        """Never called, as these graphs are not run."""
+
+
 HERE = f"{__name__}:"
 
 
@@ -109,3 +119,18 @@ def tree(**changes: Any) -> dict[str, Any]:
 def checked(name: str = "small", **changes: Any) -> CheckedGraph:
     """That graph, checked."""
     return check(load_data(tree(**changes), name))
+
+
+def fan(actors: int) -> CheckedGraph:
+    """Many sources whose tokens one sink takes, and whose weights all come from it."""
+    types = {"source": "Source", "world": "World", "mixer": "Mixer"}
+    nodes = {
+        f"{n}{i}": {"type": HERE + types[n]}
+        for i in range(actors)
+        for n in ("source", "world", "mixer")
+    }
+    nodes["sink"] = {"type": f"{HERE}Sink"}
+    edges: list[Any] = [", ".join(f"mixer{i}" for i in range(actors)) + " -> sink"]
+    for i in range(actors):
+        edges += [f"source{i} <-> world{i}", f"source{i} -> mixer{i}", f"sink -> source{i}"]
+    return checked("fan", nodes=nodes, edges=edges, warmup=[])

@@ -6,42 +6,30 @@ import json
 import re
 import subprocess
 from html.parser import HTMLParser
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
 
 import pytest
+from PIL import Image
 
-from flowrl.checks.check import CheckedGraph
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.errors import UsageError
+from flowrl.graph.loading import load_graph
 from flowrl.graph.placement import resolve_placement
-from flowrl.render import graphviz
+from flowrl.render import png
 from flowrl.render.dot import dot_text, graph_dot_text
 from flowrl.render.draw import draw
-from flowrl.render.layout import assign_columns, lay_out
 from flowrl.render.mermaid import mermaid_text
 from flowrl.render.picture import Picture, make_picture
-from flowrl.render.svg import svg_document, svg_element
+from flowrl.render.png import SCALE
+from flowrl.render.sheet import make_sheet
+from flowrl.render.svg import palette, svg_document, svg_element
+from flowrl.render.text_size import SMALL_SIZE
 from tests.needs import find_program
-from tests.render.graphs_to_show import HERE, checked, tree
+from tests.render.graphs_to_show import HERE, checked, fan, tree
 
 needs_dot = pytest.mark.needs("dot")
-
-
-def fan(actors: int) -> CheckedGraph:
-    """Many sources whose tokens one sink takes, and whose weights all come from it."""
-    types = {"source": "Source", "world": "World", "mixer": "Mixer"}
-    nodes = {
-        f"{n}{i}": {"type": HERE + types[n]}
-        for i in range(actors)
-        for n in ("source", "world", "mixer")
-    }
-    nodes["sink"] = {"type": f"{HERE}Sink"}
-    edges: list[Any] = [", ".join(f"mixer{i}" for i in range(actors)) + " -> sink"]
-    for i in range(actors):
-        edges += [f"source{i} <-> world{i}", f"source{i} -> mixer{i}", f"sink -> source{i}"]
-    return checked("fan", nodes=nodes, edges=edges, warmup=[])
 
 
 # what a picture shows
@@ -160,6 +148,14 @@ def test_sites_are_clusters() -> None:
     assert "cluster" not in graph_dot_text(graph)
 
 
+def drawn_by_graphviz(dot: str) -> str:
+    """The SVG that Graphviz makes of DOT text; it fails if the text is malformed."""
+    words = [str(find_program("dot")), "-Tsvg"]
+    return subprocess.run(
+        words, input=dot, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
 ODD = ['a "quoted" <b>&amp; \\ name', "one\ntwo", "}] -> {", "\x00null", "日本"]
 
 
@@ -169,61 +165,16 @@ def test_odd_names_and_words_are_valid_dot(odd: str) -> None:
     graph = checked(odd, about=odd)
     graph.graph.nodes["sink"].type = odd
     placement = dict.fromkeys(graph.graph.nodes, "process")
-    svg = graphviz.run_dot(graph_dot_text(graph, placement), "svg").decode()
+    svg = drawn_by_graphviz(graph_dot_text(graph, placement))
     assert svg.count('class="edge"') == 5
 
 
 @needs_dot
-@pytest.mark.parametrize("for_layout", [False, True])
-def test_graphviz_reads_a_large_graph(for_layout: bool) -> None:
+def test_graphviz_reads_a_large_graph() -> None:
     drawn = make_picture(fan(9))
-    svg = graphviz.run_dot(dot_text(drawn, for_layout), "svg").decode()
+    svg = drawn_by_graphviz(dot_text(drawn))
     assert svg.count('class="node"') == len(drawn.boxes) == 28
     assert svg.count('class="edge"') == len(drawn.arrows) == 36
-
-
-@needs_dot
-def test_graphviz_errors_are_reported() -> None:
-    with pytest.raises(UsageError, match=r"^draw: dot failed: Error: <stdin>: syntax error"):
-        graphviz.run_dot("digraph {", "svg")
-
-
-def test_the_error_without_graphviz_says_what_to_install_or_draw_instead(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError) as error:
-        draw(checked(), None, tmp_path / "x.png")
-    assert str(error.value) == (
-        "draw: .png needs the program 'dot', which is not on the PATH; install Graphviz "
-        "(apt install graphviz, brew install graphviz), "
-        "or draw .svg, .html, .md or .dot, which do not need it"
-    )
-
-
-def a_dot(folder: Path, script: str) -> None:
-    """A program called dot that executes a script."""
-    program = folder / "dot"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-
-
-def test_a_dot_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    a_dot(tmp_path, "exec sleep 30")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(UsageError) as error:
-        graphviz.run_dot("digraph {}", "svg", timeout_s=0.05)
-    assert str(error.value) == (
-        "draw: dot has not finished after 0.05 s; draw .html or .md, which do not need it"
-    )
-
-
-def test_a_dot_without_output_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    a_dot(tmp_path, "exit 3")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError) as error:
-        graphviz.run_dot("digraph {}", "svg")
-    assert str(error.value) == "draw: dot failed: exit status 3"
 
 
 # SVG
@@ -242,26 +193,6 @@ def groups_of_class(svg: Element, name: str) -> list[Element]:
 
 def texts_of(element: Element) -> list[str]:
     return ["".join(text.itertext()) for text in element.iter(f"{SVG}text")]
-
-
-def without_graphviz(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphviz.shutil, "which", lambda name: None)
-
-
-def test_svg_needs_no_graphviz(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    without_graphviz(monkeypatch)
-    for number, graph in enumerate((checked(), fan(14))):
-        path = draw(graph, None, tmp_path / f"{number}.svg")
-        root = fromstring(Path(path).read_bytes())
-        assert len(groups_of_class(root, "node")) == len(graph.graph.nodes)
-
-
-@needs_dot
-def test_graphviz_draws_svg_of_large_graphs(tmp_path: Path) -> None:
-    draw(fan(2), None, tmp_path / "small.svg")
-    draw(fan(14), None, tmp_path / "large.svg")
-    assert "Generated by graphviz" not in (tmp_path / "small.svg").read_text()
-    assert "Generated by graphviz" in (tmp_path / "large.svg").read_text()
 
 
 def test_svg_shows_the_same_facts_as_dot() -> None:
@@ -302,25 +233,6 @@ def test_odd_names_and_words_are_valid_svg(odd: str) -> None:
     assert len(groups_of_class(svg, "node")) == 5
     if odd.isprintable():
         assert texts_of(svg)[0] == odd
-
-
-@pytest.mark.parametrize("graph", [checked(), fan(2), fan(9)], ids=["small", "fan2", "fan9"])
-def test_everything_lies_within_an_svg_file(graph: CheckedGraph) -> None:
-    svg, laid = svg_of(graph), lay_out(make_picture(graph))
-    assert float(svg.get("width") or 0) >= laid.width
-    assert float(svg.get("height") or 0) > laid.height
-    xs = [float(text.get("x") or 0) for text in svg.iter(f"{SVG}text")]
-    assert 0 <= min(xs) <= max(xs) < float(svg.get("width") or 0)
-
-
-def test_arrows_back_from_one_node_do_not_cross() -> None:
-    """The arrow that leads back further lies below the other in every column of both."""
-    graph = checked(edges=[*tree()["edges"], "sink.marks -> mixer.marks"])
-    routes = {r.arrow.to.node: r for r in lay_out(make_picture(graph)).routes if r.arrow.back}
-    far = {round(begin[0]): begin[1] for begin, _ in routes["source"].pieces}
-    near = {round(begin[0]): begin[1] for begin, _ in routes["mixer"].pieces}
-    assert len(near.keys() & far.keys()) == 2
-    assert all(near[x] < far[x] for x in near.keys() & far.keys())
 
 
 # Mermaid
@@ -432,74 +344,36 @@ def test_the_page_of_an_unsound_graph_lists_its_problems(tmp_path: Path) -> None
     assert "An unsound graph has no schedule." in page
 
 
+def dom_of(page: Path, width: int) -> str:
+    """The elements of a page in a window of this width, after its scripts."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
+    words = [str(find_program("chromium")), *options, "--dump-dom", page.as_uri()]
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
 @pytest.mark.needs("chromium")
 def test_a_picture_that_needs_all_the_room_has_its_details_below(tmp_path: Path) -> None:
-    def main_of(width: int) -> str:
-        size = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
-        words = [
-            str(find_program("chromium")),
-            *size,
-            "--dump-dom",
-            (tmp_path / "page.html").as_uri(),
-        ]
-        dom = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
-        return re.findall("<main[^>]*>", dom)[0]
-
     page_of(checked(), tmp_path)
-    assert main_of(1000) == '<main class="stacked">'
-    assert main_of(2000) == "<main>"
+    page = tmp_path / "page.html"
+    assert re.findall("<main[^>]*>", dom_of(page, 1000)) == ['<main class="stacked">']
+    assert re.findall("<main[^>]*>", dom_of(page, 2400)) == ["<main>"]
 
 
-# where things lie
-
-
-def test_columns_follow_the_arrows() -> None:
-    assert assign_columns(make_picture(checked())) == {
-        "world": 0,
-        "source": 1,
-        "mixer": 2,
-        "sink": 3,
-        "evaluator": 4,
-    }
-
-
-@pytest.mark.parametrize("graph", [checked(), fan(1), fan(9)], ids=["small", "fan1", "fan9"])
-def test_no_box_covers_another(graph: CheckedGraph) -> None:
-    laid = lay_out(make_picture(graph))
-    for a, b in combinations(laid.cells.values(), 2):
-        beside = a.x + a.width <= b.x or b.x + b.width <= a.x
-        assert beside or a.y + a.height <= b.y or b.y + b.height <= a.y
-    for cell in laid.cells.values():
-        assert cell.x >= 0
-        assert cell.y >= 0
-        assert cell.x + cell.width <= laid.width
-        assert cell.y + cell.height <= laid.height
-
-
-@pytest.mark.parametrize("graph", [checked(), fan(2), fan(9)], ids=["small", "fan2", "fan9"])
-def test_no_arrow_passes_through_a_box(graph: CheckedGraph) -> None:
-    laid = lay_out(make_picture(graph))
-    for route in laid.routes:
-        for (x0, y), (x1, _) in route.pieces:
-            for cell in laid.cells.values():
-                crosses = min(x0, x1) < cell.x + cell.width and cell.x < max(x0, x1)
-                assert not (crosses and cell.y < y < cell.y + cell.height)
-
-
-def test_an_arrow_back_goes_below_both_of_its_boxes() -> None:
-    laid = lay_out(make_picture(checked()))
-    route = next(r for r in laid.routes if r.arrow.back)
-    source, to = laid.cells["sink"], laid.cells["source"]
-    assert route.start[0] == source.x + source.width
-    assert route.end[0] == to.x
-    assert route.pieces[0][0][1] > source.y + source.height
-    assert route.pieces[-1][0][1] > to.y + to.height
-
-
-def test_a_straight_line_of_nodes_is_drawn_straight() -> None:
-    laid = lay_out(make_picture(checked()))
-    forward = [r for r in laid.routes if not r.arrow.back]
-    assert [r.start[1] - r.end[1] for r in forward] == pytest.approx([0.0] * 4, abs=1.0)
+@pytest.mark.needs("chromium")
+def test_a_narrow_page_begins_with_the_first_nodes_in_letters_that_can_be_read(
+    tmp_path: Path,
+) -> None:
+    page = Path(draw(check(load_graph("cartpole_dqn")), None, tmp_path / "page.html"))
+    measure = """<script>
+      const at = (name) => document.querySelector(`[data-node=${name}]`).getBoundingClientRect();
+      const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+      document.title = [at("envs").left, at("collector").right, graph.clientWidth, scale].join(" ");
+    </script>"""
+    page.write_text(page.read_text() + measure)
+    title = re.findall("<title>([-. 0-9]+)</title>", dom_of(page, 700))[0]
+    left, right, width, scale = map(float, title.split())
+    assert 0 < left < right < width < 700
+    assert scale * SMALL_SIZE >= 11
 
 
 # the verb
@@ -512,10 +386,27 @@ def test_the_ending_says_what_is_drawn(tmp_path: Path) -> None:
         assert path.read_text().startswith(begins)
 
 
-@needs_dot
-def test_png_is_drawn_by_graphviz(tmp_path: Path) -> None:
-    draw(checked(), None, tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+def test_png_has_the_layout_of_the_svg_file_and_needs_no_program(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    odd = checked(
+        about="a \x00 and a $ and a 日", edges=[*tree()["edges"], "sink.marks -> mixer.marks"]
+    )
+    placement = resolve_placement(odd.graph, "processes")
+    with Image.open(draw(odd, placement, tmp_path / "a.png")) as file:
+        picture = file.convert("RGB")
+    sheet = make_sheet(make_picture(odd, placement))
+    assert picture.size == pytest.approx((sheet.width * SCALE, sheet.height * SCALE), abs=SCALE)
+    for box, card in sheet.picture.cards:  # the colour of its head, in its upper corner
+        at = (round((card.left + 6) * SCALE), round((card.top + sheet.top + 8) * SCALE))
+        assert "#{:02x}{:02x}{:02x}".format(*picture.getpixel(at)) == palette()[box.look]
+
+
+def test_a_huge_picture_is_drawn_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(png, "MOST_PIXELS", 400)
+    with Image.open(draw(checked(), None, tmp_path / "a.png")) as picture:
+        assert max(picture.size) == pytest.approx(400, abs=2)
 
 
 def test_without_a_file_the_dot_is_given() -> None:
