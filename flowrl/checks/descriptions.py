@@ -12,7 +12,7 @@ from flowrl.core.config import Config
 from flowrl.core.errors import Problem
 from flowrl.core.node import Facts, Surroundings
 from flowrl.core.ports import In, Link
-from flowrl.graph.model import Edge, Graph, PortRef
+from flowrl.graph.model import Edge, Graph, PortRef, client_roles
 
 # Whether nodes make envs to describe themselves: always, only where the packages are installed, or never.
 EnvUse = Literal["make", "make_if_installed", "skip"]
@@ -39,6 +39,7 @@ class NodeDescriber:
         self.descriptions = NodeDescriptions()
         self._edges_into: dict[str, list[Edge]] = {}
         self._connected_outputs: set[PortRef] = set()
+        self._client_roles = client_roles(graph)
         for edge in graph.edges:
             self._edges_into.setdefault(edge.to.node, []).append(edge)
             self._connected_outputs.update(edge.sources)
@@ -83,7 +84,10 @@ class NodeDescriber:
             if isinstance(kind, In | Link) and not kind.optional and port not in given:
                 return None  # unconnected ports and neighbours without facts are reported by themselves
         known = Surroundings(
-            {p: inputs[p] for p in spec.cls.ports if p in inputs}, links, connected
+            {p: inputs[p] for p in spec.cls.ports if p in inputs},
+            links,
+            connected,
+            self._client_roles.get(name, frozenset()),
         )
         found = describe(spec, config, known, self._in_fork)
         if found.missing_package and self.envs != "make":

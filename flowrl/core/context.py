@@ -55,6 +55,14 @@ class DeferredEffect:
     do: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceExample:
+    """The type and the parameters of a node that offers a service."""
+
+    cls: type[Any]
+    config: Any
+
+
 # A str is a line of the node's log.
 Record = (
     MetricsRecord | CheckpointRecord | VerdictRecord | IrregularityRecord | DeferredEffect | str
@@ -75,6 +83,10 @@ class Context:
     outs: Mapping[str, Schema | None] = field(default_factory=dict)
     # The rate of every stream port, with numbers in place of `auto`.
     rates: Mapping[str, int] = field(default_factory=dict)
+    # The roles of the nodes that are linked to this one.
+    client_roles: frozenset[str] = frozenset()
+    # For each optional link that is not connected: a node of the graph that offers such a service.
+    examples: Mapping[str, ServiceExample] = field(default_factory=dict)
     # The outputs with a consumer in the current phase; None: all.
     consumed_outputs: frozenset[str] | None = None
     # The causal past of the node's state, its own firings included.

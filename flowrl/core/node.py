@@ -31,6 +31,8 @@ class Surroundings:
     # For each link, `Facts.service` of the linked node, or a list of them where the link takes several.
     links: Mapping[str, Any]
     connected_outputs: frozenset[str]
+    # The roles of the nodes that are linked to this one.
+    client_roles: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,14 +178,17 @@ class EdgeReader:
         return [f for f in found if end.port in ("", f[1])]
 
     def fitting_pairs(self, source: EdgeEnd, to: EdgeEnd, link: bool) -> list[PortPair]:
-        """Pairs of ports of one type. Optional inputs fit by name only; required outputs come first."""
+        """Pairs of ports of one type; required ports come first.
+
+        Optional inputs of streams and states fit by name only, because `a -> b` means the required ones.
+        """
         found = [
-            (o, i, out.optional)
+            (o, i, out.optional or (link and inp.optional))
             for o, _, out in self.ports_at(source)
             if isinstance(out, Service if link else Out | StateOut)
             for i, _, inp in self.ports_at(to)
             if isinstance(inp, Link if link else In | StateIn)
-            and (to.port or not inp.optional)
+            and (to.port or link or not inp.optional)
             and _compatible(out, inp)
         ]
         required = [(o, i) for o, i, optional in found if not optional]

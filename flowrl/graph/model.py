@@ -288,6 +288,15 @@ def link_edges(graph: Graph) -> list[Edge]:
     return [replace(edge, sources=(source,)) for edge in found for source in edge.sources]
 
 
+def client_roles(graph: Graph) -> dict[str, frozenset[str]]:
+    """For each node with a service, the roles of the nodes that are linked to it."""
+    found: dict[str, frozenset[str]] = {}
+    for edge in link_edges(graph):
+        role = graph.nodes[edge.to.node].cls.role
+        found[edge.source.node] = found.get(edge.source.node, frozenset()) | {role}
+    return found
+
+
 def linked_groups(graph: Graph) -> list[set[str]]:
     """The groups of nodes that links join. Every node is in one group."""
     group: dict[str, set[str]] = {n: {n} for n in graph.nodes}

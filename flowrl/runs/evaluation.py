@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flowrl.checks.check import check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.json_text import parse_object
+from flowrl.core.node import Node
 from flowrl.core.project_modules import importable_modules
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
-from flowrl.graph.model import NodeSpec
+from flowrl.graph.model import NodeSpec, link_edges
 from flowrl.machine.numerics import settled_numerics
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.folder import ENVIRONMENT_FILE
@@ -70,7 +72,7 @@ def evaluate_best_checkpoint(
     with settled_numerics(graph.torch_threads), importable_modules(graph.folders):
         context = context_of(checked, spec, 0, seed)
         context.consumed_outputs = frozenset()
-        videos = _evaluate(spec, context, state, video)
+        videos = _evaluate(checked, spec, context, state, video)
     measured = [r.values for r in context.records if isinstance(r, MetricsRecord)]
     metrics = dict(measured[-1]) if measured else {}
     played = getattr(spec.config, "episodes", 0)
@@ -114,17 +116,35 @@ def _without_goal(spec: NodeSpec, episodes: int | None) -> NodeSpec:
     return NodeSpec(spec.name, spec.type, spec.cls, config, spec.written, shared=spec.shared)
 
 
-def _evaluate(spec: NodeSpec, context: Context, state: Any, video: Path | None) -> list[Path]:
+def _evaluate(
+    checked: CheckedGraph, spec: NodeSpec, context: Context, state: Any, video: Path | None
+) -> list[Path]:
     """Fire the evaluator once, and return the files of the videos."""
-    node: Any = None
-    try:
-        node = spec.cls(config=spec.config, context=context)
-        if video is None:
-            node.fire(state)
-            return []
-        return list(node.record_videos(state, video))
-    except Exception as error:
-        raise NodeError(spec.name, "evaluating a checkpoint", error) from error
-    finally:
-        if node is not None:
-            node.close()
+    with ExitStack() as made:
+        try:
+            node: Any = _make_with_services(checked, spec, context, made)
+            if video is None:
+                node.fire(state)
+                return []
+            return list(node.record_videos(state, video))
+        except Exception as error:
+            raise NodeError(spec.name, "evaluating a checkpoint", error) from error
+
+
+def _make_with_services(
+    checked: CheckedGraph, spec: NodeSpec, context: Context, made: ExitStack
+) -> Node:
+    """Make a node and the services that it is linked to, and have all of them closed with `made`."""
+    services: dict[str, Any] = {}
+    for edge in link_edges(checked.graph):
+        if edge.to.node == spec.name:
+            other = checked.graph.nodes[edge.source.node]
+            own_context = context_of(checked, other, 0, context.seed)
+            service = _make_with_services(checked, other, own_context, made)
+            if getattr(spec.port(edge.to.port), "many", False):
+                services.setdefault(edge.to.port, []).append(service)
+            else:
+                services[edge.to.port] = service
+    node = spec.cls(config=spec.config, context=context, **services)
+    made.callback(node.close)
+    return node

@@ -6,11 +6,11 @@ from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.ordering import exclusive_services, services_before_clients
-from flowrl.core.context import Context
+from flowrl.core.context import Context, ServiceExample
 from flowrl.core.errors import FlowError, NodeError
 from flowrl.core.node import Facts, Node
-from flowrl.core.ports import In, Out
-from flowrl.graph.model import Edge, NodeSpec, link_edges
+from flowrl.core.ports import In, Link, Out, Service
+from flowrl.graph.model import Edge, Graph, NodeSpec, client_roles, link_edges
 from flowrl.runtime.edge_factory import EdgeFactory, LocalService, Replica
 from flowrl.runtime.instance import RAISED
 
@@ -156,9 +156,24 @@ def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -
         inputs=inputs,
         outs=dict(checked.facts.get(spec.name, Facts()).outs),
         rates=rates,
+        client_roles=client_roles(graph).get(spec.name, frozenset()),
+        examples=_service_examples(graph, spec),
         consumed_outputs=schedule.active_outputs(spec.name),
         effect_timing="later" if spec.fires else "never",
     )
+
+
+def _service_examples(graph: Graph, spec: NodeSpec) -> dict[str, ServiceExample]:
+    """For each optional link that is not connected: the graph's first node with such a service."""
+    connected = {edge.to.port for edge in graph.edges_into(spec.name)}
+    return {
+        name: ServiceExample(other.cls, other.config)
+        for name, port in spec.cls.ports.items()
+        if isinstance(port, Link) and name not in connected
+        for other in reversed([*graph.nodes.values()])
+        for service in other.cls.ports.values()
+        if isinstance(service, Service) and service.type == port.type
+    }
 
 
 def _refuse_record() -> None:

@@ -84,10 +84,10 @@ class EpisodeCollector(Collector):
         quotas = episode_quotas(n, actor.count, self._first_env)
         self._first_env = (self._first_env + n) % actor.count
         step = step_when_ready(actor, c.least) if c.stepping == "ready" else step_together(actor)
-        agents = self.envs.spec().agents
-        if agents > 1:
-            actor.reset()  # an agent beyond its quota may be in the middle of an episode
-        steps = list(play_quotas(step, quotas, c.most_steps, agents))
+        together = self.envs.spec().together
+        if together > 1:
+            actor.reset()  # one that has played its quota may be in the middle of an episode
+        steps = list(play_quotas(step, quotas, c.most_steps, together))
         columns = order_by_env(steps, actor.count)
         rows = episode_rows(columns, self.policy.gamma, self.policy.nstep)
         rows[OFFSET_COLUMN] = episode_offsets(rows["last"])

@@ -20,25 +20,26 @@ def episode_quotas(episodes: int, envs: int, first: int = 0) -> Array:
 
 
 def play_quotas(
-    step: StepFunction, quotas: Array, most_steps: int, agents: int = 1
+    step: StepFunction, quotas: Array, most_steps: int, together: int = 1
 ) -> Iterator[CollectedSteps]:
     """Step envs until each env or agent has played its quota of episodes.
 
     The quotas are fixed before any episode is played, because taking the episodes that end first would
-    prefer short ones. An env that has played its quota is not stepped any more. An agent that has played
-    its quota continues with the other agents of its env (`agents` in each), but its further steps are
-    dropped. An episode longer than `most_steps` is an error, because it may never end.
+    prefer short ones. An env that has played its quota is not stepped any more. Of the agents of an env
+    and the envs of a pool, `together` ones always step together: one that has played its quota continues
+    with the others, but its further steps are dropped. An episode longer than `most_steps` is an error,
+    because it may never end.
     """
     left, lengths = quotas.copy(), np.zeros_like(quotas)
-    mask = _mask_to_step(left, agents)
+    mask = _mask_to_step(left, together)
     loops, next_check = 0, most_steps  # no episode can be too long before `next_check`
     while left.any():
         if loops == next_check:
             next_check = loops + _steps_to_limit(lengths * (left > 0), most_steps)
         loops += 1
         collected = step(mask)
-        if agents > 1:
-            collected = _drop_finished_agents(collected, left)
+        if together > 1:
+            collected = _drop_finished(collected, left)
         yield collected
         lengths[slice(None) if collected.ids is None else collected.ids] += 1
         if len(collected.absent):
@@ -47,18 +48,18 @@ def play_quotas(
             ended = [episode.env_id for episode in collected.episodes]
             left[ended] -= 1
             lengths[ended] = 0
-            mask = _mask_to_step(left, agents)
+            mask = _mask_to_step(left, together)
         if len(collected.failed):
             lengths[np.asarray(collected.failed)] = 0
 
 
-def _mask_to_step(left: Array, agents: int) -> Array:
-    """Mark all agents of each env in which an agent has episodes left to play."""
-    left_of_env = (left > 0).reshape(-1, agents)
-    return np.repeat(left_of_env.any(axis=1), agents)
+def _mask_to_step(left: Array, together: int) -> Array:
+    """Mark all that step together with one that has episodes left to play."""
+    are_left = (left > 0).reshape(-1, together)
+    return np.repeat(are_left.any(axis=1), together)
 
 
-def _drop_finished_agents(collected: CollectedSteps, left: Array) -> CollectedSteps:
+def _drop_finished(collected: CollectedSteps, left: Array) -> CollectedSteps:
     mask = left > 0 if collected.ids is None else left[collected.ids] > 0
     if mask.all():
         return collected

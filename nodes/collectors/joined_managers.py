@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
+from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.agent_rows import AgentRows, as_agent_rows
 from flowrl.nodes.envs.spec import EnvSpec
@@ -39,15 +40,27 @@ def join_specs(specs: Any) -> EnvSpec:
                 f"{spec.action}; one policy acts in all of them",
                 "link managers of the same kind of env",
             )
-    return replace(first, count=sum(spec.count for spec in specs))
+    count = sum(spec.count for spec in specs)
+    together = {spec.together for spec in specs}
+    return replace(first, count=count, together=together.pop() if len(together) == 1 else count)
 
 
 def join_managers(managers: Any) -> Any:
     """Join managers into one, whose ids are those of envs or, in envs with several agents, of agents."""
-    if not isinstance(managers, Sequence):
-        return managers if isinstance(managers, JoinedManagers) else as_agent_rows(managers)
-    rows = [as_agent_rows(manager) for manager in managers]
+    if isinstance(managers, JoinedManagers):
+        return managers
+    several = isinstance(managers, Sequence) and not isinstance(managers, str)
+    rows = [_rows_of(manager) for manager in (managers if several else [managers])]
     return rows[0] if len(rows) == 1 else JoinedManagers(rows)
+
+
+def _rows_of(manager: Any) -> Any:
+    if not hasattr(manager, "advance"):
+        raise TypeError(
+            f"envs is {shortened_repr(manager)}; expected an env manager, such as "
+            "SerialEnvManager(env=…, count=8), or a list of them"
+        )
+    return as_agent_rows(manager)
 
 
 class JoinedManagers:
@@ -64,6 +77,11 @@ class JoinedManagers:
 
     def spec(self) -> EnvSpec:
         return self._spec
+
+    def seed(self, seed: int, dynamic_seeds: bool = True, first_env: int = 0) -> None:
+        """Seed the episodes from the next reset on, as if the envs of all managers were those of one."""
+        for manager, first_id in zip(self.managers, self._first_id.tolist(), strict=False):
+            manager.seed(seed, dynamic_seeds, first_env + first_id // self._spec.agents)
 
     def reset(self) -> Array:
         """Begin new episodes in all envs; pending steps are discarded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 from flowrl.nodes.envs.agent_rows import as_agent_rows, env_spec
 from flowrl.nodes.envs.callables import env_makers
-from flowrl.nodes.envs.spec import EnvSpec, env_columns, env_part
+from flowrl.nodes.envs.spec import EnvSpec, env_columns, env_part, evaluation_part
 from flowrl.nodes.envs.steps import Episode, Steps, Timestep
 from flowrl.nodes.observations import NestedColumns
 
@@ -33,7 +33,7 @@ class EnvManager(Node):
 
     serve = Service(
         "env_manager",
-        methods=("spec", "reset", "advance", "send", "recv"),
+        methods=("spec", "seed", "reset", "advance", "send", "recv"),
         values=(EnvSpec, NestedColumns, Steps, Episode),
     )
 
@@ -61,7 +61,10 @@ class EnvManager(Node):
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The facts: linked nodes get an `EnvSpec`."""
-        why = cls.nondeterministic(config)
+        config, why = (
+            config_for_clients(config, surroundings.client_roles),
+            cls.nondeterministic(config),
+        )
         return Facts(service=env_spec(config.env, config.count), nondeterministic=why)
 
     @classmethod
@@ -71,6 +74,7 @@ class EnvManager(Node):
 
     def setup(self) -> None:
         """Prepare everything but the envs, which are made at the first reset."""
+        self.config = config_for_clients(self.config, self.ctx.client_roles)
         self._part = env_part(self.config.env)
         self._obs_column, self._action_column = env_columns(self._part)
         self._action_dtype = np.dtype(self._action_column.dtype)
@@ -85,9 +89,14 @@ class EnvManager(Node):
         """The columns of observations and actions, and the number of rows: envs, or agents that act by themselves."""
         return self._spec
 
-    def seed(self, seed: int, dynamic_seeds: bool = True) -> None:
-        """From the next reset on, the seed of env i's episode k follows from `seed`, i and k."""
-        self.statistics = EpisodeStatistics(self.config.count, seed, dynamic_seeds)
+    @property
+    def part(self) -> Any:
+        """The env part that makes the envs."""
+        return self._part
+
+    def seed(self, seed: int, dynamic_seeds: bool = True, first_env: int = 0) -> None:
+        """From the next reset on, the seed of env i's episode k follows from `seed`, `first_env` + i and k."""
+        self.statistics = EpisodeStatistics(self.config.count, seed, dynamic_seeds, first_env)
 
     def reset(self) -> Array:
         """Begin a new episode in each env; return the first observations (B, …)."""
@@ -283,6 +292,13 @@ class EnvManager(Node):
         agents, quota = self.spec().agents, self._episode_quota
         first = index - index % agents
         return quota is not None and min(self._episodes_played[first : first + agents]) >= quota
+
+
+def config_for_clients(config: Any, roles: Collection[str]) -> Any:
+    """The config of a manager whose clients have these roles: an evaluator's envs have the settings for evaluation."""
+    if "evaluator" not in roles:
+        return config
+    return config.model_copy(update={"env": evaluation_part(config.env)})
 
 
 def _require_known(ids: Iterable[Any], count: int) -> None:

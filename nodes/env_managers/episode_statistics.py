@@ -15,19 +15,20 @@ from flowrl.nodes.envs.steps import Episode
 class EpisodeStatistics:
     """The seed of env i's episode k follows from `seed`, i and k alone.
 
-    So it does not depend on the number of envs, or on when and where the episode begins.
+    So it does not depend on the number of envs, or on when and where the episode begins. The index i counts from
+    `first_env` on, so that several managers can have different envs of one sequence.
     """
 
-    def __init__(self, count: int, seed: int, dynamic_seeds: bool) -> None:
+    def __init__(self, count: int, seed: int, dynamic_seeds: bool, first_env: int = 0) -> None:
         self.count = count
-        self.seed, self._dynamic_seeds = seed, dynamic_seeds
+        self.seed, self.dynamic_seeds, self.first_env = seed, dynamic_seeds, first_env
         self._started = [0] * count  # episodes of each env
         self.restart()
 
     def restart(self) -> None:
         """Forget the current episodes. Without dynamic seeds, the first episodes come next."""
         count = self.count
-        if not self._dynamic_seeds:
+        if not self.dynamic_seeds:
             self._started = [0] * count
         self.returns = np.zeros(count)
         # An episode's length is the number of steps of all envs together, minus the env's offset. So a step of all
@@ -47,7 +48,8 @@ class EpisodeStatistics:
 
     def next_seed(self, index: int, ahead: int = 0) -> int:
         """The seed of the env's next episode, or of the one `ahead` episodes later."""
-        episode = b"%d/%d/%d" % (self.seed, index, self._started[index] + ahead)
+        numbers = self.seed, self.first_env + index, self._started[index] + ahead
+        episode = b"%d/%d/%d" % numbers
         digest = hashlib.blake2b(episode, digest_size=4).digest()
         return int.from_bytes(digest, "little") >> 1  # 31 bits: some envs accept no more
 
@@ -90,6 +92,7 @@ class EpisodeStatistics:
         """The state of all envs' episodes."""
         return {
             "seed": self.seed,
+            "first_env": self.first_env,
             "begun": np.array(self._started),
             "totals": self.returns.copy(),
             "lengths": self.lengths,
@@ -104,7 +107,7 @@ class EpisodeStatistics:
                 f"env manager: the state is that of {saved} envs, and this manager has {self.count}; "
                 "load it into one with the same count"
             )
-        self.seed = int(state["seed"])
+        self.seed, self.first_env = int(state["seed"]), int(state["first_env"])
         self.returns = np.array(state["totals"])
         self._common_steps, self._offsets = 0, -np.array(state["lengths"], np.int64)
         self._started = [int(number) for number in state["begun"]]

@@ -12,7 +12,7 @@ from flowrl.core.batch import Array, Column
 from flowrl.core.config import param
 from flowrl.core.errors import spelling_hint
 from flowrl.core.node import Facts, Surroundings, UnsoundError
-from flowrl.nodes.env_managers.env_manager import EnvManager
+from flowrl.nodes.env_managers.env_manager import EnvManager, config_for_clients
 from flowrl.nodes.envs.entry_points import import_package
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.spec import (
@@ -39,9 +39,13 @@ class VectorEnvManager(EnvManager):
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The facts: linked nodes get an `EnvSpec`."""
-        obs, action = cls.columns(config)
-        why = cls.nondeterministic(config)
-        return Facts(service=EnvSpec(obs, action, config.count), nondeterministic=why)
+        config = config_for_clients(config, surroundings.client_roles)
+        return Facts(service=cls.spec_of(config), nondeterministic=cls.nondeterministic(config))
+
+    @classmethod
+    def spec_of(cls, config: Any) -> EnvSpec:
+        """The spec of a pool with these parameters."""
+        return EnvSpec(*cls.columns(config), config.count, together=config.count)
 
     @classmethod
     def columns(cls, config: Any) -> tuple[ObsColumns, Column]:
@@ -81,11 +85,12 @@ class VectorEnvManager(EnvManager):
 
     def setup(self) -> None:
         """Prepare everything but the pool, which is made at the first reset."""
+        self.config = config_for_clients(self.config, self.ctx.client_roles)
         self._part = env_part(self.config.env)
-        self._obs_column, self._action_column = self.columns(self.config)
+        self._spec = self.spec_of(self.config)
+        self._obs_column, self._action_column = self._spec.obs, self._spec.action
         self._obs_dtype = np.dtype(self._obs_column.dtype)
         self._action_dtype = np.dtype(self._action_column.dtype)
-        self._spec = EnvSpec(self._obs_column, self._action_column, self.config.count)
         self._ids: Sequence[int] = range(self.config.count)
         self._episode_quota: int | None = None
         self._manual_obs: Array | None = None
@@ -243,7 +248,7 @@ class EnvPoolEnvManager(VectorEnvManager):
             return pool.observation_space, pool.action_space
 
     def _reset_pool(self, seed: int) -> Any:
-        if not self.config.dynamic_seeds:
+        if not self.statistics.dynamic_seeds:
             self.close()  # only a new pool plays the first episodes again
         if self._pool is None:
             self._pool = self.make(self.config, self.config.count, seed)

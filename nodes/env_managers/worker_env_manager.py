@@ -18,7 +18,7 @@ from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.env_managers.env_error import EnvCloseError
 from flowrl.nodes.env_managers.env_history import decode_histories, encode_histories
-from flowrl.nodes.env_managers.env_manager import EnvManager
+from flowrl.nodes.env_managers.env_manager import EnvManager, config_for_clients
 from flowrl.nodes.env_managers.env_tracker import EnvTracker
 from flowrl.nodes.env_managers.failures import (
     FailureConfig,
@@ -60,7 +60,8 @@ class WorkerEnvManager(EnvManager):
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """The facts. Refuse `pre_reset` for envs whose episodes depend on earlier ones."""
         if config.pre_reset:
-            refuse_wrappers_across_episodes(config.env)
+            env = config_for_clients(config, surroundings.client_roles).env
+            refuse_wrappers_across_episodes(env)
         return super().describe(config, surroundings)
 
     @classmethod

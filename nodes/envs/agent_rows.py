@@ -67,7 +67,8 @@ def env_spec(env: Any, count: int) -> EnvSpec:
     agents = agent_columns(part)
     if agents is None:
         return EnvSpec(obs, action, count)
-    return EnvSpec(agents.obs, agents.action, count * agents.count, agents.count)
+    rows = count * agents.count
+    return EnvSpec(agents.obs, agents.action, rows, agents.count, together=agents.count)
 
 
 def as_agent_rows(envs: Any) -> Any:
@@ -90,6 +91,10 @@ class AgentRows:
     def spec(self) -> EnvSpec:
         """One agent's columns, the number of agents in all envs, and in each."""
         return self._spec
+
+    def seed(self, seed: int, dynamic_seeds: bool = True, first_env: int = 0) -> None:
+        """Seed the episodes from the next reset on, as `EnvManager.seed` does; `first_env` counts envs."""
+        self.envs.seed(seed, dynamic_seeds, first_env)
 
     def reset(self) -> Array:
         """Begin a new episode in each env; return each agent's first observation (B, …)."""

@@ -29,7 +29,10 @@ class EnvSpec:
     obs: ObsColumns
     action: Column
     count: int  # rows of all envs
-    agents: int = 1  # rows of each env: they step together
+    agents: int = 1  # rows of each env
+    together: int = (
+        1  # adjacent rows that step together: the agents of an env, or all rows of a pool
+    )
 
 
 def obs_columns_of(obs: Any, where: str) -> ObsColumns:
@@ -212,6 +215,9 @@ def env_part(env: Any) -> Any:
         return CallableEnvs(makers=makers)
     if isinstance(env, PartSpec):
         return env.make()
+    if hasattr(env, "advance"):
+        what = f"the env is a {type(env).__name__}, which is an env manager"
+        raise UnsoundError(what, "give it as `envs`", "env")
     if not callable(getattr(env, "spec", None)):
         what = repr(env) if isinstance(env, str) else f"a {type(env).__name__}"
         hint = "give Gymnasium(id=…), a function that makes an env, or a list of such functions"

@@ -11,7 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.nodes.collectors.actor import Actor, CollectedSteps
 from flowrl.nodes.collectors.episodes import episode_quotas, play_quotas, step_together
-from flowrl.nodes.envs.agent_rows import as_agent_rows
+from flowrl.nodes.collectors.joined_managers import join_managers
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.policy import AnyActMode
 
@@ -95,13 +95,14 @@ def play_episodes(
     most_steps: int = 100_000,
 ) -> list[Episode]:
     """Play new episodes, spread evenly over the envs; append their steps to `steps`, if given."""
-    rows = as_agent_rows(envs)
+    rows = join_managers(envs)
     actor = Actor(rows, {})
     actor.set_mode(mode, {"action": rows.spec().action})
     actor.reset()
     played: list[Episode] = []
     quotas = episode_quotas(episodes, actor.count)
-    for collected in play_quotas(step_together(actor), quotas, most_steps, rows.spec().agents):
+    together = rows.spec().together
+    for collected in play_quotas(step_together(actor), quotas, most_steps, together):
         played += collected.episodes
         if steps is not None:
             steps.append(collected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,20 @@ from typing import Any
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.context import Context
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
-from flowrl.core.ports import Out, StateIn
+from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps
 from flowrl.nodes.collectors.collector import requested_count
 from flowrl.nodes.collectors.episodes import episode_rows, order_by_env
+from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
 from flowrl.nodes.collectors.transitions import row_schema
+from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.agent_rows import env_spec
-from flowrl.nodes.envs.spec import env_part, evaluation_part
+from flowrl.nodes.envs.spec import EnvSpec, evaluation_part
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play_episodes
+from flowrl.nodes.evaluators.own_envs import forward_records, make_own_manager
 from flowrl.nodes.evaluators.video import EpisodeRecorder, render_episodes
 from flowrl.nodes.models.model import check_no_nan
 from flowrl.nodes.observations import flatten_columns
@@ -37,16 +40,25 @@ class Evaluator(Node):
     """
 
     role = "evaluator"
+    envs: Any = Link(
+        "env_manager",
+        optional=True,
+        many=True,
+        about="the envs to play in; without a link the evaluator makes its own",
+    )
     weights = StateIn("weights")
     data = Out("samples", optional=True, about="the steps of this evaluation, as rows for learning")
 
     class Config(BaseConfig):
-        env: Any = part("env", "the env to play in", shared="env", default="gymnasium")
+        env: Any = part(
+            "env", "the env to play in, without a link", shared="env", default="gymnasium"
+        )
         policy: Any = part("policy", "the policy that acts", shared="policy")
         episodes: int = param(20, "episodes in each evaluation", ge=1)
-        envs: int | None = param(
+        env_count: int | None = param(
             None,
-            f"envs side by side; null: one for each episode, at most {DEFAULT_MOST_ENVS}",
+            "envs side by side, without a link; null: one for each episode, at most "
+            f"{DEFAULT_MOST_ENVS}",
             ge=1,
         )
         most_steps: int = param(
@@ -64,27 +76,35 @@ class Evaluator(Node):
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        spec = env_spec(evaluation_part(config.env), 1)
+        linked = surroundings.links.get("envs")
+        spec = join_specs(linked) if linked else env_spec(evaluation_part(config.env), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # raises if it does not fit
-        _check_config(config)
+        _check_config(config, is_linked=bool(linked))
         schema = row_schema(spec.obs, spec.action, {})
         return Facts(outs={"data": schema}, imports=policy.imported_modules(learn=False))
 
     def setup(self) -> None:
-        c, ctx = self.config, self.ctx
-        _check_config(c)
-        env = env_part(evaluation_part(c.env))
-        agents = env_spec(env, 1).agents
-        count = min(-(-c.episodes // agents), c.envs or DEFAULT_MOST_ENVS)
-        own = Context(ctx.name, ctx.replica, ctx.seed)  # keeps the envs' records out of the run
-        config = SerialEnvManager.Config(env=env, count=count)
-        self.envs = SerialEnvManager(config=config, context=own)
-        spec = self.envs.spec()
+        c = self.config
+        _check_config(c, is_linked=self.envs is not None)
+        self._own_manager = self._make_own_manager() if self.envs is None else None
+        self._managers = self._own_manager or self.envs
+        self.envs = join_managers(self._managers)
+        spec: EnvSpec = self.envs.spec()
         self.policy = policy_for(c.policy, spec.obs, spec.action)
-        self.mode = self.policy.eval_mode(ctx.seed_for("act"))
+        self.mode = self.policy.eval_mode(self.ctx.seed_for("act"))
+        self._failure_metrics: dict[
+            str, float
+        ] = {}  # of the own envs in the last episodes, if any failed
         self._best: float | None = None
         self._evaluations = 0
         self._last_eval_iter: int | None = None
+
+    def _make_own_manager(self) -> EnvManager:
+        c = self.config
+        env = evaluation_part(c.env)
+        agents = env_spec(env, 1).agents
+        count = min(-(-c.episodes // agents), c.env_count or DEFAULT_MOST_ENVS)
+        return make_own_manager(env, count, self.ctx)
 
     def fire(self, weights: State) -> Batch | None:
         """Evaluate the weights, save the best, and emit the verdict if the goal is reached."""
@@ -113,10 +133,16 @@ class Evaluator(Node):
         A path with the suffix .mp4 or .gif is one video of all three; any other path is a folder with a
         file for each. In an env with several agents, an episode is that of all agents.
         """
-        recorder = EpisodeRecorder(self.envs)
-        self._evaluate(weights, None, self.config.episodes, recorder)
+        managers = self._managers
+        env = (managers[0] if isinstance(managers, Sequence) else managers).part
+        spec: EnvSpec = self.envs.spec()
+        manager = SerialEnvManager(env=env, count=spec.count // spec.agents)
+        recorder = EpisodeRecorder(manager)
+        try:
+            self._evaluate(weights, None, self.config.episodes, recorder)
+        finally:
+            manager.close()
         seed = self.ctx.seed_for("episodes")
-        env = evaluation_part(self.config.env)
         return render_episodes(env, recorder.count, seed, recorder.select_episodes(), path)
 
     def should_eval(self, train_iter: int, every_iters: int = 100) -> bool:
@@ -128,7 +154,8 @@ class Evaluator(Node):
         return True
 
     def close(self) -> None:
-        self.envs.close()
+        if self._own_manager is not None:
+            self._own_manager.close()
 
     def _evaluate(
         self,
@@ -141,11 +168,11 @@ class Evaluator(Node):
         check_no_nan(weights.arrays)
         self.mode.load(weights)
         evaluation = self.play(recorder or self.envs, "episodes", steps, n)
-        metrics = evaluation.metrics(self.ctx.rng("bootstrap"))
+        metrics = {**evaluation.metrics(self.ctx.rng("bootstrap")), **self._failure_metrics}
         self._save_best(weights, evaluation, metrics)
         if self._reaches_goal(evaluation):
             confirmation = self.play(self.envs, f"confirm/{self._evaluations}", None, n)
-            metrics["confirm_return_mean"] = confirmation.return_mean
+            metrics.update(self._failure_metrics, confirm_return_mean=confirmation.return_mean)
             if self._reaches_goal(confirmation):
                 evaluation = replace(evaluation, stop=True)
                 self.ctx.verdict(self._verdict(evaluation, confirmation))
@@ -154,8 +181,12 @@ class Evaluator(Node):
 
     def play(self, envs: Any, seeds: str, steps: list[CollectedSteps] | None, n: int) -> Evaluation:
         c = self.config
-        self.envs.seed(self.ctx.seed_for(seeds), dynamic_seeds=False)
-        played = play_episodes(envs, self.mode, n, steps, c.most_steps)
+        envs.seed(self.ctx.seed_for(seeds), dynamic_seeds=False)
+        try:
+            played = play_episodes(envs, self.mode, n, steps, c.most_steps)
+        finally:
+            if self._own_manager is not None:
+                self._failure_metrics = forward_records(self._own_manager, self.ctx)
         return Evaluation(played, win_above=c.win_above)
 
     def _save_best(self, weights: State, evaluation: Evaluation, metrics: dict[str, float]) -> None:
@@ -189,7 +220,10 @@ class Evaluator(Node):
         return Batch({name: rows[name] for name in columns})
 
 
-def _check_config(config: Any) -> None:
+def _check_config(config: Any, is_linked: bool) -> None:
+    if is_linked and config.env_count is not None:
+        what = "`env_count` is for envs of its own, and the evaluator is linked to an env manager"
+        raise UnsoundError(what, "give the linked env manager a `count`", "env_count")
     if config.average == "win_rate" and config.win_above is None:
         what = "a win rate needs the return above which an episode is won"
         raise UnsoundError(what, "give `win_above`", "win_above")

@@ -96,6 +96,9 @@ class EpisodeRecorder:
     def spec(self) -> EnvSpec:
         return self._envs.spec()
 
+    def seed(self, seed: int, dynamic_seeds: bool = True) -> None:
+        self._envs.seed(seed, dynamic_seeds)
+
     def reset(self) -> Array:
         return self._envs.reset()
 

@@ -13,6 +13,8 @@ from flowrl.core.batch import Batch
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.episodes import episode_quotas
+from flowrl.nodes.env_managers.vector_env_manager import VectorEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
 from tests.nodes.collectors.recurrent_toy_policy import StepCountingPolicy
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
@@ -141,3 +143,18 @@ def test_unsuitable_policies_and_parameters_are_refused() -> None:
         EpisodeCollector(envs=envs, policy=policy)
     with pytest.raises(UnsoundError, match="`least` is for"):
         collector(envs, 2, least=2)
+
+
+def test_the_envs_of_a_pool_play_their_quotas() -> None:
+    """They step together, so one that has played its quota goes on, and its rows are dropped."""
+    env = Gymnasium(id="CartPole-v1", max_episode_steps=12)
+    envs = VectorEnvManager(env=env, count=3)
+    node = collector(envs, 4)
+    for _ in range(2):
+        episodes = episodes_of(node.fire(weights(1)))
+        assert len(episodes) == 4
+        for episode in episodes:
+            assert episode["last"].tolist() == [False] * (len(episode) - 1) + [True]
+            assert (episode["obs"][1:] == episode["next_obs"][:-1]).all()
+            assert len(episode) > 4
+    envs.close()

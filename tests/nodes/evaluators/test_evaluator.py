@@ -82,7 +82,7 @@ def test_an_endless_episode_is_an_error() -> None:
 
 def test_the_limit_of_steps_is_for_each_episode() -> None:
     def played(most_steps: int) -> int:
-        node = evaluator(env("TwoLengthEnv"), episodes=30, envs=3, most_steps=most_steps)
+        node = evaluator(env("TwoLengthEnv"), episodes=30, env_count=3, most_steps=most_steps)
         return max(episode.length for episode in node.eval(weights(0)).episodes)
 
     assert played(40) == 40
@@ -92,7 +92,7 @@ def test_the_limit_of_steps_is_for_each_episode() -> None:
 
 def test_the_mean_of_many_episodes_is_the_true_mean_of_the_env() -> None:
     # half of the episodes return 1, half 40; the mean of those that end first would be near 1
-    node = evaluator(env("TwoLengthEnv"), episodes=400, envs=40)
+    node = evaluator(env("TwoLengthEnv"), episodes=400, env_count=40)
     assert node.eval(weights(0)).return_mean == pytest.approx(20.5, abs=3.5)
 
 
@@ -109,16 +109,16 @@ def test_an_env_that_has_played_its_quota_is_not_stepped_any_more() -> None:
 
 
 def test_every_evaluation_plays_the_same_episodes() -> None:
-    node = evaluator(env("CountingEnv"), episodes=7, envs=3)
+    node = evaluator(env("CountingEnv"), episodes=7, env_count=3)
     first, second = node.eval(weights(0)), node.eval(weights(0))
     assert first == second
     assert [episode.env_id for episode in first.episodes] == [0, 0, 0, 1, 1, 2, 2]
-    other = evaluator(env("CountingEnv"), episodes=7, envs=3, seed=1)
+    other = evaluator(env("CountingEnv"), episodes=7, env_count=3, seed=1)
     assert other.eval(weights(0)) != first
 
 
 @pytest.mark.parametrize(
-    ("params", "count"), [({"episodes": 3}, 3), ({"episodes": 30}, 10), ({"envs": 4}, 4)]
+    ("params", "count"), [({"episodes": 3}, 3), ({"episodes": 30}, 10), ({"env_count": 4}, 4)]
 )
 def test_the_number_of_envs_depends_on_the_episodes(params: dict[str, int], count: int) -> None:
     node = evaluator(env(length=1), **params)
@@ -221,7 +221,9 @@ def test_each_confirmation_plays_new_episodes() -> None:
 
 
 def test_consumed_steps_are_output_as_rows() -> None:
-    node = evaluator(env(length=3, ends="final"), frozenset({"data"}), episodes=3, envs=2, nstep=2)
+    node = evaluator(
+        env(length=3, ends="final"), frozenset({"data"}), episodes=3, env_count=2, nstep=2
+    )
     batch = node.fire(weights(1))
     known = Surroundings({}, {}, frozenset({"data"}))
     assert Evaluator.describe(node.config, known).outs["data"] == dict(batch.schema)

@@ -29,7 +29,7 @@ from tests.nodes.toy_policies import Toy, weights
 def evaluator(cls: str = "RenderedEnv", episodes: int = 7, **kwargs: Any) -> Evaluator:
     env = Gymnasium(id=f"tests.nodes.toy_envs:{cls}", kwargs=kwargs)
     policy = PartSpec("toy", Toy, Toy.Config())
-    return Evaluator(env=env, policy=policy, episodes=episodes, envs=3, seed=5)
+    return Evaluator(env=env, policy=policy, episodes=episodes, env_count=3, seed=5)
 
 
 def frame_colours(path: Path) -> list[list[int]]:
