@@ -51,6 +51,7 @@ VERBS = {  # verb: module, function, description
         "why",
         "which instance of a run waits for which, on which edge, since when",
     ),
+    "peek": ("peek", "peek", "what passes an edge of a run: columns, numbers, a few rows"),
     "stop": ("live_runs", "stop", "end a run at its next cut, as Ctrl-C does"),
     "logs": ("live_runs", "logs", "the log lines of a run's nodes, also after it has ended"),
     "replay": ("ended_runs", "replay", "run a crashed env again, from its crash file"),

@@ -107,7 +107,7 @@ def answering_queries(
     try:
         server = QueryServer(graph, placement, run_dir, answer)
     except RegistryUnavailable as error:
-        warn(f"flowrl ps, top, why and stop will not find this run: {error}")
+        warn(f"flowrl ps, top, why, peek and stop will not find this run: {error}")
         yield
         return
     try:

@@ -33,6 +33,7 @@ from flowrl.machine.numerics import reset_numerics, settled_numerics
 from flowrl.render.dot import graph_dot_text
 from flowrl.runs.display import Watcher
 from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE, RunFolder, create_run_folder
+from flowrl.runs.peek import PeekAnswers
 from flowrl.runs.query_server import answering_queries
 from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
 from flowrl.runs.run_status import status_of, timings_row
@@ -91,6 +92,7 @@ class Run:
         self._returns = EvaluationReturns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
         self.ended: RunResult | None = None
         self._interrupts = 0
+        self._peek_answers = PeekAnswers()
         self.is_stopping = False
         self._thread = threading.current_thread()
 
@@ -169,7 +171,9 @@ class Run:
         if query.get("ask") == "stop":
             self.stop(now=bool(query.get("now")))
             return {"stopping": True}
-        raise UsageError(f"unknown query {query.get('ask')!r}; known: status, stop")
+        if query.get("ask") == "peek":
+            return self._peek_answers.answer(self.executor, query)
+        raise UsageError(f"unknown query {query.get('ask')!r}; known: status, stop, peek")
 
     def stop(self, now: bool = False) -> None:
         """Ask for a cut, as Ctrl-C does, or end the run at once, as a second Ctrl-C does. Any thread may call this."""

@@ -120,9 +120,9 @@ def top_text(rates: RunRates, width: int = WIDTH) -> str:
         f"{short_number(rates.env_steps_per_s)}/s  {status.train_iters:,} train iters"
         + ("" if status.eval_return is None else f"  return {status.eval_return:.4g}"),
         "",
-        *_table(_node_rows(rates), "lrrrrrl", width),
+        *table_lines(_node_rows(rates), "lrrrrrl", width),
         "",
-        *_table(_edge_rows(rates), "lrrrrr", width),
+        *table_lines(_edge_rows(rates), "lrrrrr", width),
     ]
     return "\n".join(line[:width].rstrip() for line in lines)
 
@@ -160,7 +160,7 @@ def _held(edge: EdgeStats) -> str:
     return f"{edge.held}/{edge.bound}" if edge.bound else str(edge.held)
 
 
-def _table(rows: list[list[str]], sides: str, width: int) -> list[str]:
+def table_lines(rows: list[list[str]], sides: str, width: int) -> list[str]:
     """The lines of a table with aligned columns. If the terminal is narrow, the first column is shortened."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(sides))]
     widths[0] = max(min(widths[0], width - sum(widths[1:]) - 2 * (len(sides) - 1)), 12)
@@ -234,4 +234,4 @@ def ps_text(rows: list[RunRow]) -> str:
          f"{short_number(r.env_steps_per_s)}/s", r.placement, r.run_dir]
         for r in rows
     ]  # fmt: skip
-    return "\n".join(line.rstrip() for line in _table([head, *lines], "lrlrrrll", 1 << 20))
+    return "\n".join(line.rstrip() for line in table_lines([head, *lines], "lrlrrrll", 1 << 20))

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 from flowrl.core.state import Count, State
 from flowrl.runtime.status import NodeStats, SiteStatus
 from flowrl.runtime.token_hashing import TokenHashSink
+from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
 Reason = Literal["verdict", "steps", "train_iters", "rounds", "time", "interrupt", "done"]
 CutReason = tuple[Reason, str]  # a reason, and the same in words
@@ -30,17 +31,21 @@ class Cut:
 class Executor(Protocol):
     """Executes the serial program of a checked graph up to its cut.
 
-    `stop` and `site_statuses` may be called from any thread; all else belongs to the thread that calls `run`.
+    `stop`, `peek` and `site_statuses` may be called from any thread; all else belongs to the thread that calls `run`.
     """
 
     began_s: float | None  # the start of the first firing, by `time.perf_counter`
     ended_s: float | None  # when the cut was reached
+    summaries: dict[int, TokenSummary]  # by the number of the request; who reads one removes it
 
     def run(self) -> Cut:
         """Fire the instances until the earliest cut, or raise the error that prevents it."""
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         """Ask for a cut at the next possible position."""
+
+    def peek(self, request: PeekRequest) -> None:
+        """Ask for the summary of what an instance gives next. It is found in `summaries` later."""
 
     def close(self) -> None:
         """Close all nodes and end all sites, in bounded time. A second call does nothing."""

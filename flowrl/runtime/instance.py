@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 from flowrl.core.context import Context
 from flowrl.core.errors import NodeError
 from flowrl.core.node import Node
-from flowrl.core.ports import In, StateIn
+from flowrl.core.ports import In, StateIn, StateOut
 from flowrl.core.state import EMPTY_CLOCK, Count
 from flowrl.graph.model import NodeSpec
 from flowrl.runtime.outputs import OutputPorts
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.site_state import Position, SiteState
 from flowrl.runtime.streams import Push, Queue, Take, discard, has_tokens, take_nothing
+
+Observe = Callable[[Any], None]  # takes the result of a firing
 
 ONE_ITERATION = Count(train_iters=1)
 # Failures of a node; it also fails if it calls sys.exit(). Ctrl-C is not a KeyboardInterrupt here: see `interruptions`.
@@ -56,6 +59,7 @@ class Instance:
         self.fire: Callable[[], None] = self._fire
         self._outputs = OutputPorts(spec.cls, context, learned_columns, spec.fires_on_any)
         self._last_clock = EMPTY_CLOCK
+        self._observers: deque[Observe] = deque()
         self.connect({}, {}, [])
 
     def connect(
@@ -73,7 +77,7 @@ class Instance:
         self._pushes = list(pushes.values())
         self._consumed_outputs = tuple(pushes)
         self.ctx.consumed_outputs = frozenset(pushes)
-        self._call = self._first_call
+        self._call = self._call_and_check
         self._choose_fire()
 
     def _choose_fire(self) -> None:
@@ -105,7 +109,7 @@ class Instance:
 
     def replace_node(self, node: Node) -> None:
         self.node = node
-        self._call = self._first_call
+        self._call = self._call_and_check
 
     def is_ready(self) -> bool:
         """Return whether the inputs hold the tokens of a firing. Called for nodes that may lack tokens."""
@@ -172,13 +176,32 @@ class Instance:
                 ctx.clock = ctx.clock.merge(clock)
         return values
 
-    def _first_call(self, *values: Any) -> Any:
-        """Call the node and check its result in full. Of later firings only numbers are checked."""
+    def observe_next(self, observe: Observe) -> None:
+        """Call `observe` with the result of the next firing, in that firing. Any thread may call this."""
+        self._observers.append(observe)
+        self._call = self._call_and_check
+
+    def newest_of(self, port: str, result: Any) -> Any:
+        """Return the state, or the last token of an output in the current firing's result; None if there is none."""
+        if isinstance(self.spec.port(port), StateOut):
+            return self.node.state(port)
+        if port not in self._consumed_outputs:
+            return None
+        tokens = self._outputs.tokens(result, self._consumed_outputs)
+        return next(reversed(tokens[self._consumed_outputs.index(port)]), None)
+
+    def _call_and_check(self, *values: Any) -> Any:
+        """Call the node in the first firing, or in one that is observed, and check its result in full.
+
+        Of other firings only numbers are checked.
+        """
         result = self.node.fire(*values)
         self._outputs.check(result, self._consumed_outputs)
         self._outputs.check_numbers(result, self._consumed_outputs)
         is_checked = not self._outputs.learned_columns.keys().isdisjoint(self._consumed_outputs)
         self._call = self._call_and_check_numbers if is_checked else self.node.fire
+        for _ in range(len(self._observers)):
+            self._observers.popleft()(result)
         return result
 
     def _call_and_check_numbers(self, *values: Any) -> Any:

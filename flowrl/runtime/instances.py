@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.serial_program import Schedule
@@ -18,6 +19,7 @@ from flowrl.runtime.stale_tokens import stale_token_filters
 from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import Push, Queue, Take, push_to, take_if_ready, take_list, take_one
 from flowrl.runtime.token_hashing import TokenHasher
+from flowrl.runtime.token_summary import PeekRequest, TokenSummary, summarise
 
 
 class Instances:
@@ -78,6 +80,26 @@ class Instances:
         """Return how many tokens were dropped on full edges."""
         queues = {id(q): q for by_pair in self.queues.values() for q in by_pair.values()}
         return sum(getattr(q, "dropped", 0) for q in queues.values())
+
+    def peek(self, request: PeekRequest, show: Callable[[TokenSummary], None]) -> None:
+        """Show a summary of what an instance of this site gives next. Any thread may call this."""
+        instance = next((i for i in self.all() if i.key == request.instance), None)
+        if instance is None:
+            return
+
+        def observe(result: Any) -> None:
+            past = instance.ctx.clock.total
+            try:
+                value = instance.newest_of(request.port, result)
+                found = value if value is None else summarise(request, value, instance.fired, past)
+            except Exception as error:  # a look must not end the run
+                found = summarise(request, error, instance.fired, past)
+            if found is None:
+                instance.observe_next(observe)
+            else:
+                show(found)
+
+        instance.observe_next(observe)
 
     def recreate_node(self, instance: Instance) -> None:
         """Replace the node of a failed instance by a new one with new services."""

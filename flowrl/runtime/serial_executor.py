@@ -20,6 +20,7 @@ from flowrl.runtime.records import FailureRecord, Irregularities, RecordSink, Re
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.status import NodeStats, SiteStatus
 from flowrl.runtime.status_reader import read_status
+from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
 
 class CutReached(Exception):
@@ -46,6 +47,7 @@ class SerialExecutor(Scheduler):
         self.limits = limits or checked.graph.limits
         self.began_s: float | None = None
         self.ended_s: float | None = None
+        self.summaries: dict[int, TokenSummary] = {}
         self._requested_cut: CutReason | None = None
         self._deadline_s = float("inf")
         self._learners = self._with_role("learner")
@@ -77,6 +79,9 @@ class SerialExecutor(Scheduler):
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         self._requested_cut = (reason, why)
+
+    def peek(self, request: PeekRequest) -> None:
+        self.instances.peek(request, lambda found: self.summaries.update({found.number: found}))
 
     @property
     def counts(self) -> Count:

@@ -62,7 +62,8 @@ class Learner(Node):
         """Do one train iteration; return the priorities of its rows, if the policy has any."""
         result = self.mode.forward(data, self.policy.command(self.ctx.clock.total))
         self.train_iter += 1
-        self._report(result.metrics)
+        rewards = {"learned_reward_mean": data["reward"].mean()} if "reward" in data else {}
+        self._report({**result.metrics, **rewards})
         if result.priorities is None:
             return None
         return Batch({"priority": np.asarray(result.priorities, np.float32)})

@@ -102,7 +102,7 @@ def test_a_malformed_query_is_refused_without_harm(query: bytes, tmp_path: Path)
 
 
 def test_an_unknown_query_is_refused(tmp_path: Path) -> None:
-    refusal = pytest.raises(FlowError, match="unknown query 'dance'; known: status, stop")
+    refusal = pytest.raises(FlowError, match="unknown query 'dance'; known: status, stop, peek")
     with running_in_a_thread(pair(a={"each_s": 0.01}), tmp_path / "r") as run, refusal:
         ask(run, ask="dance")
 
@@ -185,7 +185,7 @@ def test_a_folder_that_others_may_enter_is_refused_with_one_note(
     made = Run(checked, out=tmp_path / "r", limits=Limits(rounds=3), watcher=Listener())
     assert made.run().status == "finished"
     assert notes == [
-        "flowrl ps, top, why and stop will not find this run: "
+        "flowrl ps, top, why, peek and stop will not find this run: "
         f"{tmp_path}/flowrl: is not a folder that only this user may enter; remove it"
     ]
 

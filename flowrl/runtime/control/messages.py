@@ -19,6 +19,7 @@ from flowrl.runtime.remote.errors import RemoteError
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.status import SiteStatus
 from flowrl.runtime.token_hashing import TokenHash
+from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
 COMMANDS, REPORTS, FAILURES = "down", "up", "failed"  # prefixes of the channels' names
 CONTROL_LIMITS = ChannelLimits(tokens=1 << 16)
@@ -82,7 +83,8 @@ class LeaveRun:
     """The site shall end at once."""
 
 
-Command = GrantLease | HashTokens | CutAt | HaltFreeSite | SendResults | LeaveRun
+# A site with that instance answers a `PeekRequest` with a `TokenSummary`; other sites ignore it.
+Command = GrantLease | HashTokens | CutAt | HaltFreeSite | SendResults | LeaveRun | PeekRequest
 
 
 # from a site to the coordinator
@@ -146,6 +148,7 @@ Report = (
     SiteReady
     | SiteProgress
     | SiteTokenHashes
+    | TokenSummary
     | TrainItersReached
     | SiteAtCut
     | SiteResults

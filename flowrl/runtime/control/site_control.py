@@ -32,6 +32,7 @@ from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.status_reader import read_status
 from flowrl.runtime.token_hashing import TokenHash
+from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
 PERIOD_S = 0.05  # between reports
 PERIOD_PER_SITE_S = 0.001  # longer with many sites, because the coordinator reads all reports
@@ -51,6 +52,7 @@ class CoordinatorMessages:
         self.must_leave = False
         self.on_settled: Callable[[int, int], None] = lambda rounds, paced_rounds: None
         self.on_hash_tokens: Callable[[], None] = lambda: None
+        self.on_peek: Callable[[PeekRequest], None] = lambda request: None
         channels.on_receive(self._receive)
 
     def _receive(self) -> None:
@@ -63,6 +65,8 @@ class CoordinatorMessages:
                 self.cut = command.position
             elif isinstance(command, HashTokens):
                 self.on_hash_tokens()
+            elif isinstance(command, PeekRequest):
+                self.on_peek(command)
             elif isinstance(command, HaltFreeSite):
                 self.is_halted = True
             elif isinstance(command, SendResults):
@@ -85,6 +89,7 @@ class SiteReporter:
         self._counts: list[PositionedCount] = []
         self._records: list[PositionedRecord] = []
         self._hashes: list[TokenHash] = []
+        self._summaries: list[TokenSummary] = []
         self._sent_s = 0.0
         self._sent_rounds = -1
 
@@ -102,6 +107,9 @@ class SiteReporter:
     def add_hash(self, token: TokenHash) -> None:
         self._hashes.append(token)
 
+    def add_summary(self, summary: TokenSummary) -> None:
+        self._summaries.append(summary)
+
     def report_periodically(self, scheduler: Scheduler) -> None:
         """Report if the period since the last report is over."""
         if time.perf_counter() - self._sent_s > self._period_s:
@@ -109,8 +117,8 @@ class SiteReporter:
 
     def report_if_new(self, scheduler: Scheduler) -> None:
         """Report if there is anything new, because other sites may wait for it."""
-        rounds = scheduler.site.rounds
-        if rounds != self._sent_rounds or self._records or self._counts or self._hashes:
+        rounds, new = scheduler.site.rounds, (self._records, self._counts, self._hashes)
+        if rounds != self._sent_rounds or any(new) or self._summaries:
             self.report(scheduler)
 
     def report(self, scheduler: Scheduler) -> None:
@@ -120,6 +128,9 @@ class SiteReporter:
         if self._hashes:
             hashes, self._hashes = self._hashes, []
             self.send(SiteTokenHashes(tuple(hashes)))
+        summaries, self._summaries = self._summaries, []
+        for summary in summaries:
+            self.send(summary)
         counts, self._counts = self._counts, []
         records, self._records = self._records, []
         status = read_status(scheduler, self._site)

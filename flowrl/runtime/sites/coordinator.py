@@ -8,6 +8,7 @@ messages between it and the sites.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from math import inf
 
@@ -45,6 +46,7 @@ from flowrl.runtime.sites.silence_watch import SilenceWatch
 from flowrl.runtime.sites.site_statuses import SiteStatuses
 from flowrl.runtime.status import NodeStats, SiteStatus
 from flowrl.runtime.token_hashing import TokenHashSink
+from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
 START_S = 300.0  # in which every site must be ready: imports and simulators may take long
 RESULTS_S = 60.0
@@ -97,6 +99,8 @@ class Coordinator:
         self._requested_cut: CutReason | None = None  # requested, and not chosen yet
         self._cut_requested_s = inf  # the time of the first request
         self._last_report_s = 0.0  # the time of the last report
+        self.summaries: dict[int, TokenSummary] = {}
+        self._peek_requests: deque[PeekRequest] = deque()
         self._states: dict[str, State] = {}
         self._irregularities: list[str] = []
         self._refusals: list[str] = []  # of the sites
@@ -143,6 +147,9 @@ class Coordinator:
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         self._requested_cut = (reason, why)
 
+    def peek(self, request: PeekRequest) -> None:
+        self._peek_requests.append(request)
+
     def close(self) -> None:
         self.sites.close()
 
@@ -166,6 +173,7 @@ class Coordinator:
             self._find_cuts(time.perf_counter() - began)
             self._release_records()
             self._halt_free_sites()
+            self._send_peek_requests()
         self.ended_s = time.perf_counter()
         self._reorderer.release_before(None, self._cut)
         self.sites.send(SendResults())
@@ -227,6 +235,10 @@ class Coordinator:
             self._has_halted_free_sites = True
             self.sites.send(HaltFreeSite())
 
+    def _send_peek_requests(self) -> None:
+        while self._peek_requests:
+            self.sites.send(self._peek_requests.popleft())
+
     # reports
 
     def _receive_reports(self) -> None:
@@ -243,6 +255,8 @@ class Coordinator:
             self._process_progress(site, report)
         elif isinstance(report, SiteTokenHashes):
             self._reorderer.add_hashes(report.hashes)
+        elif isinstance(report, TokenSummary):
+            self.summaries[report.number] = report
         elif isinstance(report, SiteReady):
             self._leases.limit_by_memory(report.state_bytes)
         elif isinstance(report, TrainItersReached):

@@ -89,6 +89,7 @@ class SiteScheduler(Scheduler):
             if instance.role == "collector" or instance.key == self.graph.first_learner:
                 instance.on_count = self._on_count
         messages.on_settled = self._on_settled
+        messages.on_peek = lambda request: self.instances.peek(request, reporter.add_summary)
         messages.on_hash_tokens = lambda: self.hash_tokens(reporter.add_hash)
         self._waits.check = self._check_cut
 

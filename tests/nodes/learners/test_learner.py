@@ -9,7 +9,7 @@ import pytest
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import PartSpec
-from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.learners.learner import Learner
@@ -93,7 +93,15 @@ def test_metrics_are_means_since_the_last_report() -> None:
     node = learner(log_every_iters=3)
     for _ in range(7):
         node.fire(batch())
-    assert node.ctx.records == [MetricsRecord({"loss": 2.0}), MetricsRecord({"loss": 5.0})]
+    assert [record.values["loss"] for record in node.ctx.records] == [2.0, 5.0]
+
+
+def test_the_rewards_that_are_learned_from_are_a_metric() -> None:
+    node = learner(log_every_iters=2)
+    for reward in (1.0, 4.0):
+        node.fire(batch(2).replace(reward=np.array([reward, 2 * reward], np.float32)))
+    (record,) = node.ctx.records
+    assert record.values["learned_reward_mean"] == 3.75
 
 
 def test_weights_with_nan_end_the_run_at_the_next_report(
