@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
 
 from flowrl.cli.arguments import add_key, seconds_of
 from flowrl.core.errors import UsageError
@@ -60,14 +58,8 @@ def host(arguments: Namespace) -> int:
         seconds_of("--within", arguments.within),
         arguments.stay,
     )
-    signal.signal(signal.SIGTERM, _stop)
     serve_runs(settings)
     return 0
-
-
-def _stop(number: int, frame: Any) -> None:
-    """Treat SIGTERM, which cluster managers send, like Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 def _new_key(path: Path, join: str | None) -> int:

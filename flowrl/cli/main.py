@@ -9,12 +9,14 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import os
+import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from flowrl.cli.streams import prepare_streams
+from flowrl.machine.resource_limits import address_space_shortage
 from flowrl.version import VERSION
 
 ABOUT = (
@@ -63,11 +65,19 @@ VERBS = {  # verb: module, function, description
 
 def command() -> NoReturn:
     """Be the process `flowrl`: run the verb of its arguments, and end."""
+    signal.signal(signal.SIGTERM, _interrupt)
     faulthandler.enable(2)  # a crash prints the traceback
     status = main()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # everything has been said
     from flowrl.machine.process_exit import exit_now
 
     exit_now(status)
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    """Treat SIGTERM, which cluster managers send, like Ctrl-C. Verbs replace this where they can do better."""
+    raise KeyboardInterrupt("SIGTERM")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,11 +90,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except BrokenPipeError:
         pass  # the reader of our output has ended, and needs no message
-    except OSError as error:
-        print(f"flowrl: {error.strerror or error}", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:  # also during imports, which take a second
+        by = f" by {interrupt}" if str(interrupt) else ""
+        print(f"flowrl: interrupted{by}", file=sys.stderr)
+        return 130
+    except (OSError, ImportError, MemoryError, RuntimeError) as error:
+        shortage = address_space_shortage(error)
+        if not shortage and not isinstance(error, OSError):
+            raise
+        print(f"flowrl: {shortage or _os_error_text(error)}", file=sys.stderr)
     # so that Python does not try to write the rest at exit
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
+
+
+def _os_error_text(error: BaseException) -> str:
+    """What the system said, and of which file."""
+    why = getattr(error, "strerror", None) or str(error)
+    file = getattr(error, "filename", None)
+    return why if file is None else f"{os.fsdecode(file)}: {why}"
 
 
 def make_parser(chosen: str | None) -> ArgumentParser:
@@ -122,6 +146,3 @@ def _run_verb(argv: Sequence[str]) -> int:
     except FlowError as error:
         print(f"flowrl: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("flowrl: interrupted", file=sys.stderr)
-        return 130

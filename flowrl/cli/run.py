@@ -14,6 +14,7 @@ from flowrl.cli.streams import stdout_to_stderr
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.model import Limits
+from flowrl.machine.resource_limits import address_space_shortage
 from flowrl.runs.display import watcher_for
 from flowrl.runs.result import RunResult, result_text
 from flowrl.runs.run import Run
@@ -132,6 +133,10 @@ def _print_result(arguments: Namespace, result: RunResult) -> int:
 
 def _print_error(error: Exception) -> None:
     """Print the traceback of the first cause, if it is not an error of flowrl's own, and then the error in one line."""
+    shortage = address_space_shortage(error)
+    if shortage:
+        print(f"flowrl: {error}; {shortage}", file=sys.stderr)
+        return
     cause = error.__cause__ if isinstance(error, NodeError) else error
     if cause is not None and not isinstance(cause, FlowError):
         while cause.__cause__ is not None:  # the errors that it was turned into are in error.txt

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 USUAL_FILES = 8192  # many systems allow 1024 until a process asks for more
+NO_MEMORY = (  # in the errors of Python, the dynamic linker and torch
+    "can't start new thread",
+    "failed to map segment",
+    "cannot allocate memory",
+    "can't allocate memory",
+)
 
 
 def machine_memory_bytes() -> int | None:
-    """Return the machine's memory, or the limit of the process's control group if that is lower."""
-    limits = []
-    for line in _lines("/proc/meminfo"):
-        if line.startswith("MemTotal:"):
-            limits.append(int(line.split()[1]) * 1024)
+    """Return the machine's memory, or the limit of the process's control group if that is lower; None if unknown."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    if limits[0] <= 0:
+        return None
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limits += [int(line) for line in _lines(path) if line.strip().isdigit()]
-    return min(limits, default=None)
+    return min(limits)
 
 
 def _lines(path: str) -> list[str]:
@@ -32,8 +39,8 @@ def raise_open_file_limit(more: int) -> str | None:
 
     A low limit is raised further than needed, because connections, nodes and libraries open files later.
     """
-    needed = len(os.listdir("/dev/fd")) + more
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _open_files(soft) + more
     if hard != resource.RLIM_INFINITY and needed > hard:
         return f"{needed} open files in one process are needed, and {hard} are allowed"
     wanted = max(needed, USUAL_FILES)
@@ -42,3 +49,39 @@ def raise_open_file_limit(more: int) -> str | None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return None
+
+
+def _open_files(limit: int) -> int:
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError:  # without /proc
+        return sum(map(_is_open, range(limit if limit != resource.RLIM_INFINITY else USUAL_FILES)))
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def address_space_shortage(error: BaseException) -> str:
+    """Return in words that a limit of this process's address space explains an error; empty if it does not."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or not any(map(_is_for_want_of_memory, _causes(error))):
+        return ""
+    return f"the address space of a process is limited to {limit / 1e6:,.0f} MB, which is too little: raise `ulimit -v`"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _is_for_want_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    text = str(error).lower()
+    return any(words in text for words in NO_MEMORY)

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.json_text import parse_object
+from flowrl.machine.processes import process_start_time
 from flowrl.runs.registry import (
     RegistryUnavailable,
     RunEntry,
     new_entry_paths,
-    process_start_time,
     remove_entry,
     runtime_folder,
     write_entry,

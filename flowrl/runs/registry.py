@@ -17,6 +17,7 @@ from pathlib import Path
 
 from flowrl.core.errors import FlowError
 from flowrl.core.json_text import parse_object
+from flowrl.machine.processes import process_start_time
 
 MAX_PATH_BYTES = 100  # of a unix socket; the system allows a few more
 FILE_NAME_BYTES = 24
@@ -115,20 +116,3 @@ def is_alive(entry: RunEntry) -> bool:
 def is_active(entry: RunEntry) -> bool:
     """Whether the run has not ended: its process exists, and so does its socket."""
     return is_alive(entry) and os.path.exists(entry.socket)
-
-
-def process_start_time(pid: int) -> str | None:
-    """When a process began, in the system's units, or "?" where the system does not say; None if it does not exist."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return text.rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
-        if Path("/proc/self/stat").exists():
-            return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return "?"

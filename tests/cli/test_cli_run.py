@@ -1,6 +1,7 @@
 """The output and the exit status of `flowrl run`."""
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,3 +180,31 @@ def test_of_several_evaluators_each_line_names_its_own(flowrl: Flowrl, folder: P
     assert flowrl("run", "g.yaml", "--train-iters", "1")[1].splitlines()[1:3][0] == (
         "finished: 1 train iteration was asked for"
     )
+
+
+@pytest.mark.parametrize("where", ["a node", "an import"])
+def test_a_low_limit_of_the_address_space_is_named_without_a_traceback(
+    where: str, flowrl: Flowrl, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ImportError("x.so: failed to map segment from shared object")
+
+    place = "tests.toys.toy_nodes.Source.setup" if where == "a node" else "flowrl.cli.run.run"
+    monkeypatch.setattr(place, fail)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (200_000_000, -1))
+    status, _, err = flowrl("run", "g.yaml", "--quiet")
+    assert status == 1
+    [line] = err.splitlines()
+    assert line.startswith("flowrl: ")
+    assert line.endswith("is limited to 200 MB, which is too little: raise `ulimit -v`")
+
+
+def test_an_error_of_the_system_names_the_file(
+    flowrl: Flowrl, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        Path("no/such/file").read_text()
+
+    monkeypatch.setattr("flowrl.cli.run.run", fail)
+    status, _, err = flowrl("run", "g.yaml")
+    assert (status, err) == (1, "flowrl: no/such/file: No such file or directory\n")

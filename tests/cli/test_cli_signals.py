@@ -2,13 +2,14 @@
 
 import json
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Called, one_line, process, write
+from tests.cli.conftest import Called, one_line, process, python, write
 
 Flowrl = Callable[..., Called]
 
@@ -88,3 +89,29 @@ def test_ctrl_c_twice_ends_a_process_whose_node_hangs(again: signal.Signals, fol
     assert "interrupted: stopped at once\n" in out
     assert err == ""
     assert json.loads((folder / "r" / "summary.json").read_text())["status"] == "interrupted"
+
+
+SIGNAL_DURING_IMPORTS = """
+import os, signal, sys
+
+class Signaller:
+    def find_spec(self, name, path, target=None):
+        if name == "numpy":
+            os.kill(os.getpid(), signal.{name})
+
+sys.meta_path.insert(0, Signaller())
+sys.argv = ["flowrl", "run", "g.yaml"]
+from flowrl.cli import command
+command()
+"""
+
+
+@pytest.mark.parametrize(("name", "by"), [("SIGINT", ""), ("SIGTERM", " by SIGTERM")])
+def test_a_signal_during_the_imports_ends_the_command_in_words(
+    name: str, by: str, folder: Path
+) -> None:
+    with python(
+        "-c", SIGNAL_DURING_IMPORTS.format(name=name), folder=folder, stderr=subprocess.PIPE
+    ) as running:
+        _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (130, f"flowrl: interrupted{by}\n")

@@ -104,8 +104,14 @@ def fork_sites(names: list[str], report: ServerReport) -> str | None:
 
 
 def thread_count() -> int:
-    """Return how many threads this process has, including threads that Python has not started."""
-    return len(os.listdir("/proc/self/task"))
+    """Return how many threads this process has, including threads that Python has not started.
+
+    A system that does not say this may have any number, so two are assumed.
+    """
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except FileNotFoundError:
+        return 2
 
 
 if __name__ == "__main__":

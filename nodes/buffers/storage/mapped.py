@@ -23,6 +23,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.context import Context
 from flowrl.core.json_text import parse_object
+from flowrl.machine.processes import process_exists
 from flowrl.nodes.buffers.storage.commit_file import CommitFile, CommitRecord
 from flowrl.nodes.buffers.storage.limits import available_bytes, preallocate
 from flowrl.nodes.buffers.storage.storage import (
@@ -363,7 +364,7 @@ def _delete_unfinished(path: Path) -> None:
         try:
             if (folder / COMMIT_FILE).exists():
                 CommitFile(folder / COMMIT_FILE).close()
-            elif os.path.exists(f"/proc/{pid}"):
+            elif process_exists(int(pid)):
                 continue  # the process has not created its lock yet
         except BlockingIOError:
             continue
