@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flowrl.cluster.rendezvous import Rendezvous
     from flowrl.core.batch import Batch, Column, Schema
     from flowrl.core.config import Config, Part, param, part, parts
-    from flowrl.core.context import Context
+    from flowrl.core.context import Context, MetricsRecord, Record
     from flowrl.core.errors import FlowError, GraphError, NodeError, RunError, UsageError
     from flowrl.core.functions import as_node
     from flowrl.core.node import (
@@ -33,14 +33,16 @@ if TYPE_CHECKING:
     from flowrl.core.state import State
     from flowrl.runs.display import Watcher
     from flowrl.runs.result import RunResult
+    from flowrl.runs.run import Run
     from flowrl.runs.trained_policy import TrainedPolicy
+    from flowrl.runtime.records import RecordSource
 
 # The module of each public name. It is imported when the name is first used, so that `flowrl --help` is fast.
 _MODULE_OF = {
     **dict.fromkeys(("FlowGraph", "load", "policy"), "api"),
     **dict.fromkeys(("Batch", "Column", "Schema"), "core.batch"),
     **dict.fromkeys(("Config", "Part", "param", "part", "parts"), "core.config"),
-    "Context": "core.context",
+    **dict.fromkeys(("Context", "MetricsRecord", "Record"), "core.context"),
     **dict.fromkeys(
         ("FlowError", "GraphError", "NodeError", "RunError", "UsageError"), "core.errors"
     ),
@@ -49,6 +51,8 @@ _MODULE_OF = {
         ("Facts", "MissingPackageError", "Node", "Surroundings", "UnsoundError"), "core.node"
     ),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "core.ports"),
+    "RecordSource": "runtime.records",
+    "Run": "runs.run",
     "RunResult": "runs.result",
     "TrainedPolicy": "runs.trained_policy",
     "Watcher": "runs.display",
@@ -67,12 +71,16 @@ __all__ = [
     "GraphError",
     "In",
     "Link",
+    "MetricsRecord",
     "MissingPackageError",
     "Node",
     "NodeError",
     "Out",
     "Part",
+    "Record",
+    "RecordSource",
     "Rendezvous",
+    "Run",
     "RunError",
     "RunResult",
     "Schema",

@@ -20,7 +20,7 @@ from flowrl.graph.sections import parse_seconds
 from flowrl.graph.tree import data_tree, read_tree
 from flowrl.graph.yaml_text import SourceLocation, YamlValue, flow_text, item_of
 from flowrl.machine.forked_call import can_fork
-from flowrl.runs.display import Watcher, watcher_for
+from flowrl.runs.display import Watcher, Watchers, watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.trained_policy import TrainedPolicy, load_policy
@@ -90,7 +90,7 @@ class FlowGraph:
         """Run to the earliest cut. Raises `GraphError` if the graph is unsound, and `NodeError` if a node fails.
 
         Progress is shown as on the command line: live on a terminal, and elsewhere (in notebooks, pipes and files) by a
-        line every few seconds. `quiet` shows nothing. A `watcher` is notified of what happens instead.
+        line every few seconds. `quiet` shows nothing. A `watcher` is notified of what happens, too.
         `rendezvous` says where hosts join, if the placement names some.
         """
         checked = self._checked(set or {}).require_sound()
@@ -103,7 +103,7 @@ class FlowGraph:
             out=out,
             placement=placement,
             rendezvous=rendezvous,
-            watcher=watcher or watcher_for(quiet),
+            watcher=Watchers(watcher_for(quiet), *([watcher] if watcher else [])),
             hash_tokens=hash_tokens,
         ).run()
 

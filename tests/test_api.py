@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pydoc
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 import flowrl
+from flowrl.core.context import Record
 from flowrl.core.errors import GraphError, NodeError, UsageError
 from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
+from flowrl.runtime.records import RecordSource
 from tests.toys.toy_runs import toy_graph
 
 NODES = {"c": "Source", "l": "Learner", "e": "Evaluator"}
@@ -251,9 +254,39 @@ def test_a_run_shows_its_progress(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert first == f"graph: seed 0, serial, in {tmp_path / 'a'}"
     assert evaluation.endswith("20 env steps        2 train iters  return 2.00")
     graph.run(train_iters=2, out=tmp_path / "b", quiet=True)
-    graph.run(train_iters=2, out=tmp_path / "c", watcher=Ending())
-    assert seen == ["graph"]
+    graph.run(train_iters=2, out=tmp_path / "c", quiet=True, watcher=Ending())
     assert capsys.readouterr().out == ""
+    graph.run(train_iters=2, out=tmp_path / "d", watcher=Ending())
+    assert capsys.readouterr().out.count("\n") == 2
+    assert seen == ["graph", "graph"]
+
+
+def test_a_watcher_that_fails_ends_the_run_and_its_display(tmp_path: Path) -> None:
+    class Failing(Watcher):
+        def event(self, run: Run, source: RecordSource, record: Record) -> None:
+            raise RuntimeError("no tracker")
+
+        def end(self, run: Run) -> None:
+            raise RuntimeError("none at the end, either")
+
+    with pytest.raises(RuntimeError):
+        flowrl.load(GRAPH).run(train_iters=2, out=tmp_path / "r", watcher=Failing())
+    assert "no tracker" in (tmp_path / "r" / "error.txt").read_text()
+    assert not [t for t in threading.enumerate() if t.name == "flowrl progress"]
+
+
+def test_a_watcher_that_cannot_begin_does_not_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Unreachable(Watcher):
+        def begin(self, run: Run) -> None:
+            raise ConnectionError("no tracker")
+
+        def end(self, run: Run) -> None:
+            raise AssertionError
+
+    with pytest.raises(ConnectionError):
+        flowrl.load(GRAPH).run(train_iters=2, out=tmp_path / "r", watcher=Unreachable())
 
 
 def test_a_printed_result_is_the_summary_in_words(tmp_path: Path) -> None:

@@ -125,6 +125,17 @@ def test_a_run_from_python_goes_as_it_is_shown(
     assert names["done"]
 
 
+def test_a_watcher_is_notified_as_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(by_hand("runs", "Watchers"), {})
+    begin, *events, end = capsys.readouterr().out.splitlines()
+    assert begin.endswith("0.002")
+    assert events[-1].startswith("evaluator 4")
+    assert end.startswith("finished ")
+
+
 def test_envs_are_stepped_by_hand_as_it_is_shown() -> None:
     names: dict[str, Any] = {"policy": lambda obs: int(obs[2] > 0)}
     exec(by_hand("envs", "By hand"), names)

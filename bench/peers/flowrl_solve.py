@@ -38,7 +38,9 @@ def solve(algorithm: str, seed: int, time_limit_s: float) -> Report:
     if not time_limit_s:
         limits = {"train_iters": values["evaluator.weights.every"]}
     with tempfile.TemporaryDirectory() as folder:
-        result = load(name, values).run(seed=seed, out=folder + "/run", watcher=timer, **limits)
+        result = load(name, values).run(
+            seed=seed, out=folder + "/run", quiet=True, watcher=timer, **limits
+        )
     wall_s = time.perf_counter() - start_s
     return make_report(result.status == "solved", wall_s, timer.eval_s, result.env_steps)
 

@@ -29,6 +29,7 @@ from flowrl.core.errors import RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.core.state import State
 from flowrl.graph.model import Graph
+from flowrl.graph.settings import Setting
 from flowrl.runs.checkpoint import checkpoint_bytes
 from flowrl.runs.tensorboard import TensorBoardWriter
 from flowrl.runs.token_file import TOKEN_FILE, TokenWriter
@@ -37,6 +38,7 @@ from flowrl.runtime.token_hashing import TokenHash, TokenHashSink
 
 ENVIRONMENT_FILE, SUMMARY_FILE = "environment.json", "summary.json"
 METRICS_FILE = "metrics.jsonl"
+SPEEDS = ("env_steps", "train_iters")  # counts whose speed TensorBoard shows
 TIMINGS_EVERY_S = 1.0
 TOKEN_BUFFER_BYTES = 1 << 16
 
@@ -88,15 +90,22 @@ class RunFolder:
         self._files: dict[str, TextIO] = {}
         self._tensorboard: TensorBoardWriter | None = None
         self._token_file: BinaryIO | None = None
-        self._last_timing_s = 0.0
+        self._last_timings: Mapping[str, Any] = {"wall_s": 0.0, **dict.fromkeys(SPEEDS, 0)}
         with explain_disk_errors(path):
             for name in ("checkpoints", "logs", "tb"):
                 (path / name).mkdir(parents=True, exist_ok=True)
 
-    def open_tensorboard(self) -> None:
-        """Write metrics for TensorBoard, too, from now on."""
+    def open_tensorboard(self, settings: Mapping[str, Setting]) -> None:
+        """Write the settings of the graph for TensorBoard, and metrics and speeds from now on."""
         with explain_disk_errors(self.path):
             self._tensorboard = TensorBoardWriter(self.absolute_path / "tb")
+            self._tensorboard.begin_session(settings)
+
+    def end_tensorboard(self, success: bool) -> None:
+        """Write for TensorBoard how the run has ended."""
+        with explain_disk_errors(self.path):
+            if self._tensorboard is not None:
+                self._tensorboard.end_session(success)
 
     def write_text(self, name: str, text: str) -> None:
         self._write_atomically(name, text.encode())
@@ -164,9 +173,17 @@ class RunFolder:
         self, wall_s: float, row: Callable[[], Mapping[str, Any]], now: bool = False
     ) -> None:
         """Append the timings, at most once a second unless `now`."""
-        if now or wall_s - self._last_timing_s >= TIMINGS_EVERY_S:
-            self._last_timing_s = wall_s
-            self.append_line("timings.jsonl", json.dumps(row()))
+        if not now and wall_s - self._last_timings["wall_s"] < TIMINGS_EVERY_S:
+            return
+        timings, before = row(), self._last_timings
+        self._last_timings = timings
+        self.append_line("timings.jsonl", json.dumps(timings))
+        seconds = timings["wall_s"] - before["wall_s"]
+        if self._tensorboard is not None and seconds > 0:
+            done = {k: max(0, timings[k] - before[k]) for k in SPEEDS}  # a cut may take some back
+            speeds = {f"{k}_per_s": n / seconds for k, n in done.items()}
+            with explain_disk_errors(self.path):
+                self._tensorboard.add("speed", timings["env_steps"], speeds)
 
     def write_checkpoint(
         self, name: str, states: Mapping[str, State], info: Mapping[str, Any]

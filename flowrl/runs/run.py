@@ -25,6 +25,7 @@ from flowrl.graph.expand import expand
 from flowrl.graph.model import Graph, Limits
 from flowrl.graph.param_reader import written_params
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
+from flowrl.graph.settings import Setting, graph_settings
 from flowrl.graph.site_layout import make_layout
 from flowrl.graph.yaml_text import flow_text
 from flowrl.machine.crash_tracebacks import crash_tracebacks
@@ -120,6 +121,16 @@ class Run:
         return self._returns.best
 
     @property
+    def run_dir(self) -> str:
+        """The run's folder, which watchers find made."""
+        return str(self.folder.path) if self.folder else ""
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """Every value that `--set` can change, by its key, with the seed of this run."""
+        return graph_settings(self.graph)
+
+    @property
     def counts(self) -> Count:
         """The env steps, episodes and train iterations so far, or at the cut."""
         return self.executor.counts if self.executor else Count()
@@ -131,7 +142,7 @@ class Run:
     def timings(self) -> dict[str, Any]:
         """A row of `timings.jsonl`."""
         idle_s = self.executor.idle_s() if self.executor else {}
-        return timings_row(self.node_stats(), idle_s, self.wall_s)
+        return timings_row(self.node_stats(), idle_s, self.wall_s, self.counts)
 
     def run(self) -> RunResult:
         """Run until the cut. An error that ends the run is written to its folder and raised."""
@@ -203,7 +214,7 @@ class Run:
         wall_s, counts = self.wall_s, self.counts
         return RunResult(
             graph=self.graph.name,
-            run_dir=str(self.folder.path) if self.folder else "",
+            run_dir=self.run_dir,
             placement=self.placement,
             status=status,
             deterministic=self.checked.deterministic,
@@ -237,7 +248,7 @@ class Run:
         for spec in self.graph.nodes.values():
             for replica in range(spec.replicas):
                 folder.create_log(instance_key(spec.name, replica))
-        folder.open_tensorboard()
+        folder.open_tensorboard(self.settings)
 
     def _environment(self) -> dict[str, Any]:
         """This machine and its libraries, and how the run was started."""
@@ -294,6 +305,7 @@ class Run:
         status = STATUS_OF_REASON.get(cut.reason, "finished")
         result = self.result(status, cut.why, digest, self._repeat_command(folder, cut))
         folder.write_json(SUMMARY_FILE, result.as_dict())
+        folder.end_tensorboard(success=True)
         self.ended = result
         return result
 
@@ -315,6 +327,7 @@ class Run:
             RunError
         ):  # a full disk, for example, which may be the first error
             folder.write_json(SUMMARY_FILE, self.ended.as_dict())
+            folder.end_tensorboard(success=interrupted)
             if not interrupted:
                 folder.write_text("error.txt", "".join(traceback.format_exception(error)))
                 for name, text in attached_files(error).items():

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from flowrl.core.state import Count
 from flowrl.graph.model import Graph
 from flowrl.graph.replica_pairs import pair_endpoints, pair_label, replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout
@@ -104,11 +105,13 @@ def _merged(ends: list[EdgeEndStats]) -> dict[str, int | None]:
 
 
 def timings_row(
-    nodes: Sequence[NodeStats], idle_s: Mapping[str, float], wall_s: float
+    nodes: Sequence[NodeStats], idle_s: Mapping[str, float], wall_s: float, counts: Count
 ) -> dict[str, Any]:
-    """A row of `timings.jsonl`: where the time of each instance and of each site went."""
+    """A row of `timings.jsonl`: what was done so far, and where the time of each instance and of each site went."""
     return {
         "wall_s": round(wall_s, 6),
+        "env_steps": counts.env_steps,
+        "train_iters": counts.train_iters,
         "busy_s": {node.instance: round(node.busy_s, 6) for node in nodes},
         "waiting_s": {n.instance: _rounded(n.waiting_s) for n in nodes if n.waiting_s},
         "blocked_s": {n.instance: _rounded(n.blocked_s) for n in nodes if n.blocked_s},

@@ -2,8 +2,13 @@
 
 tensorboardX would do this, but it loads torch (0.7 s and 195 MB in every coordinator; docs/dependencies.md has the
 measurement), so the format is written here. A file is a sequence of records: length, checksum of the length, event,
-checksum of the event. The checksum is CRC-32C, masked as TFRecord files mask it. An event is a protobuf with the
-fields wall_time 1, step 2, file_version 3 and summary 5; a summary has values 1; a value has tag 1 and simple_value 2.
+checksum of the event. The checksum is CRC-32C, masked as TFRecord files mask it.
+
+An event is a protobuf with the fields wall_time 1, step 2, file_version 3 and summary 5; a summary has values 1; a
+value has tag 1, simple_value 2 and metadata 9. The metadata of a value without a number say which plugin reads it:
+plugin_data 1 has plugin_name 1 and content 2. The content for the page HPARAMS has version 1, and session_start_info 3
+(hparams 1, a map with the fields key 1 and value 2; start_time_secs 5) or session_end_info 4 (status 1,
+end_time_secs 2).
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ FLUSH_EVERY_S = 2.0
 VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5  # protobuf wire types
 REVERSED_POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli)
 CHECKSUM_MASK = 0xA282EAD8
+SUCCESS, FAILURE = 1, 2  # statuses of a session of the plugin hparams
 
 
 class TensorBoardWriter:
@@ -36,6 +42,27 @@ class TensorBoardWriter:
         summary = b"".join(_field(1, BYTES, scalar) for scalar in scalars)
         self._write(_field(2, VARINT, _varint(step)) + _field(5, BYTES, summary))
 
+    def begin_session(self, settings: Mapping[str, bool | float | str]) -> None:
+        """Write the settings of the run, which the page HPARAMS compares with those of other runs."""
+        entries = [
+            _field(1, BYTES, _field(1, BYTES, name.encode()) + _field(2, BYTES, _setting(value)))
+            for name, value in settings.items()
+        ]
+        start = _field(5, DOUBLE, struct.pack("<d", time.time()))
+        self._write_hparams("session_start_info", 3, b"".join(entries) + start)
+
+    def end_session(self, success: bool) -> None:
+        status = _field(1, VARINT, _varint(SUCCESS if success else FAILURE))
+        end = _field(2, DOUBLE, struct.pack("<d", time.time()))
+        self._write_hparams("session_end_info", 4, status + end)
+
+    def _write_hparams(self, name: str, number: int, info: bytes) -> None:
+        content = _field(1, VARINT, _varint(0)) + _field(number, BYTES, info)
+        plugin = _field(1, BYTES, b"hparams") + _field(2, BYTES, content)
+        tag = _field(1, BYTES, f"_hparams_/{name}".encode())
+        value = tag + _field(9, BYTES, _field(1, BYTES, plugin))
+        self._write(_field(5, BYTES, _field(1, BYTES, value)))
+
     def _write(self, event: bytes) -> None:
         now_s = time.time()
         event = _field(1, DOUBLE, struct.pack("<d", now_s)) + event
@@ -47,6 +74,15 @@ class TensorBoardWriter:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _setting(value: bool | float | str) -> bytes:
+    """A `google.protobuf.Value`: number_value 2, string_value 3 or bool_value 4."""
+    if isinstance(value, bool):
+        return _field(4, VARINT, _varint(value))
+    if isinstance(value, str):
+        return _field(3, BYTES, value.encode())
+    return _field(2, DOUBLE, struct.pack("<d", value))
 
 
 def _scalar(tag: str, value: float) -> bytes:

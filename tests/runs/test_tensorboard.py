@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowrl.api import load
 from flowrl.runs.tensorboard import TensorBoardWriter, crc32c, masked_crc32c
 
 
@@ -45,6 +46,53 @@ def test_values_are_read_as_they_were_written(step: int, tmp_path: Path) -> None
     names = ["a/évaluator/return_mean", "a/évaluator/empty", f"a/évaluator/{'long' * 50}"]
     assert found == dict(zip(names, [1.5, 0.0, -2.25], strict=True))
     assert 0 <= event.wall_time - first.wall_time < 60
+
+
+def hparams_of(event: Any) -> Any:
+    """What the page HPARAMS reads of an event."""
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    [value] = event.summary.value
+    assert value.metadata.plugin_data.plugin_name == "hparams"
+    return value.tag, HParamsPluginData.FromString(value.metadata.plugin_data.content)
+
+
+def test_settings_and_the_outcome_are_those_of_a_session(tmp_path: Path) -> None:
+    writer = TensorBoardWriter(tmp_path)
+    writer.begin_session({"policy.lr": 0.5, "n": 3, "model": "mlp", "dueling": True, "off": False})
+    writer.end_session(success=False)
+    writer.close()
+    (start_tag, start), (end_tag, end) = map(hparams_of, read(tmp_path)[1:])
+    assert start_tag == "_hparams_/session_start_info"
+    found = start.session_start_info.hparams
+    assert {name: found[name].number_value for name in ("policy.lr", "n")} == {
+        "policy.lr": 0.5,
+        "n": 3.0,
+    }
+    assert found["model"].string_value == "mlp"
+    assert [found[n].WhichOneof("kind") for n in ("dueling", "off")] == ["bool_value"] * 2
+    assert [found[n].bool_value for n in ("dueling", "off")] == [True, False]
+    assert end_tag == "_hparams_/session_end_info"
+    assert (end.session_end_info.status, end.session_end_info.end_time_secs > 1e9) == (2, True)
+
+
+def test_a_run_has_its_settings_and_its_speed(tmp_path: Path) -> None:
+    run = load("cartpole_dqn", {"policy.lr": 0.003})
+    result = run.run(train_iters=96, seed=4, out=tmp_path / "r", quiet=True)
+    _, start, *events, end = read(tmp_path / "r" / "tb")
+    found = hparams_of(start)[1].session_start_info.hparams
+    assert (found["policy.lr"].number_value, found["seed"].number_value) == (0.003, 4)
+    assert found["evaluator.weights.every"].number_value == 96
+    assert hparams_of(end)[1].session_end_info.status == 1
+    speeds = {
+        value.tag: (event.step, value.simple_value)
+        for event in events
+        for value in event.summary.value
+        if value.tag.startswith("speed/")
+    }
+    assert speeds.keys() == {"speed/env_steps_per_s", "speed/train_iters_per_s"}
+    assert speeds["speed/env_steps_per_s"][0] == result.env_steps
+    assert all(speed > 0 for _, speed in speeds.values())
 
 
 def test_values_beyond_float32_become_infinite_and_nan_stays_nan(tmp_path: Path) -> None:
