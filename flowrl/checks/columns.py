@@ -27,10 +27,12 @@ def column_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Probl
         else:
             for name, column in needs.items():
                 if given.get(name) != column:
-                    yield _wrong_column(edge, name, column, given)
+                    yield _wrong_column(graph, edge, name, column, given)
 
 
-def _wrong_column(edge: Edge, name: str, column: Column, given: Schema) -> Problem:
+def _wrong_column(graph: Graph, edge: Edge, name: str, column: Column, given: Schema) -> Problem:
+    ends = [graph.nodes[port.node] for port in (*edge.sources, edge.to)]
+    where = graph.last_written([edge.location, *(at for spec in ends for at in spec.locations())])
     if name in given:
         what = f"{edge.to} needs the column '{name}' as {column}, and {_sources(edge)} gives it as {given[name]}"
         hint = "convert it in between, or change the node that makes it"
@@ -41,7 +43,7 @@ def _wrong_column(edge: Edge, name: str, column: Column, given: Schema) -> Probl
         hint = f"it gives {columns_text(given)}"
         near = spelling_hint(name, given)
         hint = f"{hint}; {near}" if near.startswith("did you mean") else hint
-    return Problem(str(edge.location), what, hint)
+    return Problem(str(where), what, hint)
 
 
 def _sources(edge: Edge) -> str:
@@ -64,16 +66,24 @@ def warmup_column_problems(
                 for problem in describer.problems[before:]
             ]
             if usual is not None and facts is not None:
-                yield from _lost_columns(warm, node, usual, facts)
+                yield from _lost_columns(graph, warm, node, usual, facts)
 
 
-def _lost_columns(warm: WarmUpSchedule, node: str, usual: Facts, facts: Facts) -> Iterator[Problem]:
-    settings = ", ".join(warm.phase.settings[node])
+def _lost_columns(
+    graph: Graph, warm: WarmUpSchedule, node: str, usual: Facts, facts: Facts
+) -> Iterator[Problem]:
+    phase, spec = warm.phase, graph.nodes[node]
+    settings = ", ".join(phase.settings[node])
+    where = graph.last_written([phase.location, *map(spec.location, phase.settings[node])])
+    warmup = "warmup" if where == phase.location else f"warm-up at {phase.location}"
     for port in sorted(warm.schedule.active_outputs(node)):
         before, now = usual.outs.get(port) or {}, facts.outs.get(port) or {}
         lost = [f"{name} ({column})" for name, column in before.items() if now.get(name) != column]
         if lost:
-            what = f"warmup: with {settings} set, {node}.{port} does not give the column {lost[0]}"
-            yield Problem(
-                str(warm.phase.location), what, "use a setting that gives the same columns"
+            what = (
+                f"{warmup}: with {settings} set, {node}.{port} does not give the column {lost[0]}"
             )
+            hint = (
+                "use a setting that gives the same columns, or remove the warm-up: `warmup: null`"
+            )
+            yield Problem(str(where), what, hint)

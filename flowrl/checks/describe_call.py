@@ -70,7 +70,8 @@ def _describe_here(spec: NodeSpec, config: Config, surroundings: Surroundings) -
             raise TypeError(f"it returned {type(facts).__name__}; expected Facts")
         return Description(facts)
     except UnsoundError as error:
-        what = f"nodes.{spec.name}: {error.what}"
+        # The problem of a shared section is the section's, whichever of its nodes has found it.
+        what = f"{spec.owner(error.key)}: {error.what}"
         problem = Problem(str(spec.location(error.key)), what, error.hint)
         missing = str(error) if isinstance(error, MissingPackageError) else ""
         return Description(None, problem, missing)

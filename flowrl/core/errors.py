@@ -107,12 +107,17 @@ def shortened_repr(value: Any) -> str:
 
 
 def closest_word(word: str, words: Iterable[str]) -> str | None:
-    """Return the known word that was probably meant; None if none is close."""
+    """Return the known word that was probably meant, whatever its case; None if none is close."""
     # sorted, so that equally close words have the same order in every process
     known = sorted(set(words))
     if len(known) > MANY_WORDS:
         known = [other for other in known if _may_be_close(word, other)]
-    return next(iter(difflib.get_close_matches(word[:80], known, n=1)), None)
+    found = difflib.get_close_matches(word[:80], known, n=1)
+    if found:
+        return found[0]
+    folded = {other.casefold(): other for other in known}
+    near = difflib.get_close_matches(word[:80].casefold(), folded, n=1)
+    return folded[near[0]] if near else None
 
 
 def _may_be_close(word: str, other: str) -> bool:

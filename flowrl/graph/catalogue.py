@@ -105,7 +105,7 @@ class Catalogue:
                 beside = " or ".join("this folder" if f == Path() else str(f) for f in self.folders)
                 raise UnknownTypeError(
                     f"'{path}': there is no module '{error.name}'",
-                    f"install it, or put it into {beside or 'the folder of the graph'}",
+                    f"install it, or put it into {beside or 'the folder of a graph of your own'}",
                 ) from error
             raise UnknownTypeError(
                 f"'{path}' needs the module '{error.name}'", "install it"

@@ -69,8 +69,8 @@ def _root() -> Schema:
             "description": "a description of the graph in one line",
         },
         "extends": {"type": "string", "description": "the graph that this one changes"},
-        "seed": {**_whole_number(0, 2**63 - 1), "default": 0},
-        "torch_threads": {**_whole_number(1, 1024), "default": 1},
+        "seed": {**_or_null(_whole_number(0, 2**63 - 1)), "default": 0},
+        "torch_threads": {**_or_null(_whole_number(1, 1024)), "default": 1},
         "modules": _modules(),
         "limits": _limits(),
         "params": {"type": ["object", "null"], "description": "values for ${name}"},
@@ -90,6 +90,10 @@ def _whole_number(least: int, most: int | None = None) -> Schema:
     return {"anyOf": [{"type": "integer", "minimum": least, **bound}, SUBSTITUTED]}
 
 
+def _or_null(schema: Schema) -> Schema:
+    return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+
+
 def _closed(properties: Schema, additional: Any = False, names: str = "") -> Schema:
     found: Schema = {"type": ["object", "null"], "properties": properties}
     found["additionalProperties"] = additional
@@ -101,13 +105,14 @@ def _closed(properties: Schema, additional: Any = False, names: str = "") -> Sch
 def _modules() -> Schema:
     folder = {"type": "string"}
     several = {"type": "array", "items": folder}
-    return {"anyOf": [folder, several], "description": "folders of Python modules"}
+    return _or_null({"anyOf": [folder, several], "description": "folders of Python modules"})
 
 
 def _limits() -> Schema:
-    time = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
-    counts = {name: _whole_number(1) for name in ("steps", "train_iters", "rounds")}
-    return _closed({**counts, "time": {**time, "description": "such as 90, 30s, 10m or 2h"}})
+    time: Schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
+    counts = {name: _or_null(_whole_number(1)) for name in ("steps", "train_iters", "rounds")}
+    time = {**_or_null(time), "description": "such as 90, 30s, 10m or 2h"}
+    return _closed({**counts, "time": time})
 
 
 def _edges() -> Schema:

@@ -6,13 +6,13 @@ edges between ports, and last the sections that name nodes (placements, warm-up)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from flowrl.core.errors import Problem, Problems
-from flowrl.graph.bundled import locate_graph
+from flowrl.graph.bundled import graphs_folder, locate_graph
 from flowrl.graph.catalogue import Catalogue
 from flowrl.graph.edge_reader import EdgeReader
 from flowrl.graph.model import Graph
@@ -46,6 +46,12 @@ def _graph_name(path: Path) -> str:
     return (path.resolve().parent.name if name == "graph" else name) or name
 
 
+def _folders_of(files: Sequence[Path]) -> tuple[Path, ...]:
+    """The folders of graph files, except the one of the package: bundled graphs have no modules beside them."""
+    folders = dict.fromkeys(file.parent for file in files)
+    return tuple(folder for folder in folders if folder != graphs_folder())
+
+
 def load_text(text: str, name: str) -> LoadedGraph:
     """Read a graph from a YAML text that needs no files beside it, such as a resolved graph."""
     return _load(GraphSource(parse_yaml(text, name), ()), name, {})
@@ -63,9 +69,8 @@ def _load(
 ) -> LoadedGraph:
     """Read a graph; paths that are not written in a file begin at `folder`, or else at the working folder."""
     problems, files = Problems(), source.files
-    folders = tuple(dict.fromkeys(f.parent for f in files))
-    folders += read_modules(source.tree.fields.get("modules"), problems)
-    catalogue = Catalogue(folders)
+    folders = read_modules(source.tree.fields.get("modules"), problems)
+    catalogue = Catalogue((*_folders_of(files), *folders))
     overrides = Overrides(values, catalogue, problems)
     scope = ScopeReader(catalogue, overrides, problems, folder)
     tree = scope.read(source)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from flowrl.core.config import Config
+from flowrl.core.config import Config, field_extras
 from flowrl.core.node import Node
 from flowrl.core.ports import AUTO, In, Out, Port, Rate
 from flowrl.graph.edge_options import EdgeKind, EdgeOption, option
+from flowrl.graph.tree import display_path
 from flowrl.graph.yaml_text import SourceLocation, YamlValue
 
 NodeType = type[Node]
@@ -79,6 +80,22 @@ class NodeSpec:
             if found := _last_written(written, key):
                 return found.entry_location
         return self.written.entry_location
+
+    def locations(self) -> Iterator[SourceLocation]:
+        """Where the node was written, each of its parameters, and the sections from which it takes parts."""
+        yield self.written.entry_location
+        for item in self.written.fields.values():
+            yield item.entry_location
+        for info in self.cls.Config.model_fields.values():
+            section = str(field_extras(info).get("shared"))
+            if section in self.shared:
+                yield self.shared[section].entry_location
+
+    def owner(self, key: str) -> str:
+        """What has a parameter such as `env.id`: this node, or the section from which the node takes it."""
+        section = key.partition(".")[0]
+        is_own = section in self.written.fields or section not in self.shared
+        return f"nodes.{self.name}" if is_own else section
 
 
 def _last_written(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None:
@@ -271,6 +288,14 @@ class Graph:
 
     def edges_into(self, node: str) -> list[Edge]:
         return [e for e in self.edges if e.to.node == node]
+
+    def last_written(self, locations: Iterable[SourceLocation]) -> SourceLocation:
+        """The first of the locations that are in the file that extends the others, or on the command line.
+
+        What an extending file changes is the cause if values of several files do not fit together.
+        """
+        order = {display_path(file): number for number, file in enumerate(self.files)}
+        return max(locations, key=lambda location: order.get(location.file, len(order)))
 
     def nodes_of_role(self, role: str) -> list[str]:
         """The names of the nodes with a role, sorted."""

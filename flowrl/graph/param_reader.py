@@ -17,10 +17,10 @@ from flowrl.core.config import (
     describe_validation_error,
     field_extras,
 )
-from flowrl.core.errors import Problems, shortened_repr, spelling_hint
+from flowrl.core.errors import Problems, closest_word, shortened_repr, spelling_hint
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.tree import as_mapping, merge
-from flowrl.graph.yaml_text import YamlValue, item_of
+from flowrl.graph.yaml_text import YamlValue, flow_text, item_of
 
 Shared = Mapping[str, YamlValue]  # sections at the top of the graph
 
@@ -147,13 +147,28 @@ class ParamReader:
         try:
             cls = self.catalogue.find(kind, named.value)
         except UnknownTypeError as error:
-            self.report(named, f"{path}: {error.what}", error.hint)
+            meant = self.usual_type_with(named.value, kind, default, path)
+            hints = [error.hint] if ":" in named.value or not meant else []
+            hints += [f"write `{meant}`"] if meant else []
+            self.report(named, f"{path}: {error.what}", ", or ".join(hints))
             return REQUIRED
         rest = YamlValue(
             {k: v for k, v in item.fields.items() if k != "type"}, item.location, item.key_location
         )
         config = self.read_config(cls.Config, rest, shared, path, also=("type",))
         return REQUIRED if config is None else PartSpec(named.value, cls, config)
+
+    def usual_type_with(self, word: str, kind: str, usual: str | None, path: str) -> str:
+        """The part of the usual type that a word probably means: `env: {id: CartPole-v1}` for `env: CartPole-v1`.
+
+        Empty if the word is close to a type, or if the usual type does not have exactly one required parameter.
+        """
+        if usual is None or closest_word(word, self.catalogue.names(kind)) is not None:
+            return ""
+        fields = self.catalogue.find(kind, usual).Config.model_fields.items()
+        required = [name for name, info in fields if info.is_required()]
+        key = path.rpartition(".")[2]
+        return f"{key}: {{{required[0]}: {flow_text(word)}}}" if len(required) == 1 else ""
 
     def validate(
         self,

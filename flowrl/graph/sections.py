@@ -52,7 +52,7 @@ def part_members(
 
 def read_modules(item: YamlValue | None, problems: Problems) -> tuple[Path, ...]:
     """The folders of Python modules. A path is relative to the file that names it."""
-    if item is None:
+    if item is None or item.value is None:
         return ()
     found = []
     for entry in item.items if isinstance(item.value, list) else [item]:
@@ -98,7 +98,7 @@ def _read_about(item: YamlValue | None, problems: Problems) -> str:
 def _read_number(
     item: YamlValue | None, path: str, default: int, between: tuple[int, int], problems: Problems
 ) -> int:
-    if item is None:
+    if item is None or item.value is None:
         return default
     value, (least, most) = item.value, between
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
@@ -117,6 +117,8 @@ def _read_limits(item: YamlValue | None, problems: Problems) -> Limits:
         return Limits()
     found: dict[str, Any] = {}
     for name, entry in item.value.items():
+        if entry.value is None and name in (*_COUNTS, "time"):
+            continue  # no limit, as if it were not written
         if name in _COUNTS:
             found[name] = _read_number(entry, f"limits.{name}", 1, (1, 2**62), problems)
         elif name == "time":

@@ -181,9 +181,14 @@ class Substitution:
 
 
 def set_value(tree: YamlValue, path: list[str], value: YamlValue) -> YamlValue:
-    """The tree with one value set. Mappings on the path are made where they are missing."""
+    """The tree with one value set. Mappings on the path are made where they are missing.
+
+    As in `merge`, another type has other parameters, so the old ones go.
+    """
     fields = dict(tree.fields)
     name, rest = path[0], path[1:]
+    if name == "type" and "type" in fields and fields["type"].value != value.value:
+        fields = {}
     if rest:
         below = fields.get(name, YamlValue({}, value.location, value.location))
         value = set_value(as_mapping(below), rest, value)

@@ -112,9 +112,7 @@ def _parse(data: bytes | str, name: str) -> YamlValue | None:
     try:
         return _Builder(name, text).build_document()
     except yaml.MarkedYAMLError as error:
-        at = error.problem_mark or error.context_mark
-        location = SourceLocation(name, at.line + 1, at.column + 1) if at else SourceLocation(name)
-        raise _error(location, f"is not YAML: {error.problem or error.context}") from None
+        raise _syntax_error(name, text, error) from None
     except yaml.YAMLError as error:
         first = str(error).splitlines()[0]
         raise _error(SourceLocation(name), f"is not YAML: {first}") from None
@@ -132,6 +130,27 @@ def parse_value(text: str, where: str) -> YamlValue:
 
 def _error(location: SourceLocation, what: str, hint: str = "") -> GraphError:
     return GraphError([Problem(str(location), what, hint)])
+
+
+def _syntax_error(name: str, text: str, error: yaml.MarkedYAMLError) -> GraphError:
+    """What is wrong with a text that is not YAML. The parser's own words are kept where they are clear."""
+    at = error.problem_mark or error.context_mark
+    if at is None:
+        return _error(SourceLocation(name), f"is not YAML: {error.problem or error.context}")
+    location = SourceLocation(name, at.line + 1, at.column + 1)
+    lines = text.splitlines()
+    rest = lines[at.line][at.column :] if at.line < len(lines) else ""
+    problem = str(error.problem or error.context)
+    if rest.startswith("\t"):
+        return _error(location, "a tab begins this line", "tabs cannot indent; use spaces")
+    if problem == "found character that cannot start any token":
+        return _error(location, f"a text cannot begin with '{rest[:1]}'", "put it in quotes")
+    if problem == "mapping values are not allowed in this context":
+        hint = "indent the line as those beside it, or put a text with ': ' in quotes"
+        return _error(location, "a ':' is not expected here", hint)
+    begun = error.context_mark
+    where = f"{error.context} from line {begun.line + 1}" if begun and begun.line < at.line else ""
+    return _error(location, f"is not YAML: {problem}", where)
 
 
 class _Builder:
@@ -248,9 +267,13 @@ def _height(item: YamlValue) -> int:
     return 1 + max(map(_height, inner), default=0)
 
 
+_MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 _INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
 _HEX = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(_[0-9]+)*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_POWER = re.compile(
+    r"([-+]?[0-9]+)[eE]\+?(0?[0-9]|1[0-9])"
+)  # 1e5, which people write for whole numbers
 _WORDS: dict[str, Scalar] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -262,14 +285,17 @@ _WORDS: dict[str, Scalar] = {
 
 
 def plain_scalar(text: str) -> Scalar:
-    """The value of an unquoted word: YAML 1.2's core schema, and 20_000 for 20000."""
+    """The value of an unquoted word: YAML 1.2's core schema, with 20_000 and 2e4 for 20000."""
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text) or _HEX.fullmatch(text):
         number = int(text, 0 if text[:2] in ("0x", "0o") else 10)
-        if not -(2**63) <= number < 2**63:
+        if not _MIN_INT <= number <= _MAX_INT:
             raise ValueError(text)
         return number
+    if found := _POWER.fullmatch(text):
+        number = int(found[1]) * 10 ** int(found[2])
+        return number if _MIN_INT <= number <= _MAX_INT else float(text)
     if _FLOAT.fullmatch(text):
         return float(text)
     return text
@@ -289,12 +315,20 @@ def scalar_text(value: Scalar) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(repr(value), repr(value))
+        return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(repr(value)) or _float_text(
+            value
+        )
     if isinstance(value, int):
         return str(value)
     if not isinstance(value, str):
         raise TypeError(f"{type(value).__name__} is not plain data, so YAML cannot express it")
     return value if _is_plain(value) else _quoted(value)
+
+
+def _float_text(value: float) -> str:
+    """A finite float that does not read back as a whole number: 1.0e+16."""
+    text = repr(value)
+    return text if "." in text else text.replace("e", ".0e")
 
 
 def flow_text(value: Any) -> str:

@@ -116,8 +116,17 @@ def _remove_order_check(env: Any, gymnasium: Any) -> Any:
 
 def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> UnsoundError:
     """The error for an id that its package does not know."""
-    near = difflib.get_close_matches(id, registry, n=3, cutoff=0.6)
-    hint = "is its package installed? (write your own class as `package.module:Name`)"
+    module, colon, name = id.rpartition(":")
+    missing = getattr(cause.__cause__, "name", None)  # gymnasium could not import the module
+    if missing and f"{module}.".startswith(f"{missing}."):
+        what = f"cannot make the env '{id}': there is no module '{missing}'"
+        hint = "install its package, or put the module beside the graph"
+        return MissingPackageError(what, hint, "env.id")
+    near = [f"{module}{colon}{n}" for n in difflib.get_close_matches(name, registry, 3, 0.6)]
+    hint = (
+        "is its package installed? An env that another package or a module beside the graph registers is "
+        f"`{module or 'package'}:{name}`; a class of your own is `package.module:Name`"
+    )
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
     why = str(cause).partition(" Did you mean")[0].rstrip(".")

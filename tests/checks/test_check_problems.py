@@ -85,6 +85,48 @@ def test_an_unknown_part_type_is_reported_with_the_nearest_name(problems):
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("CartPole-v1", "unknown env type 'CartPole-v1'; write `env: {id: CartPole-v1}`"),
+        (
+            "'no_such:Env-v0'",
+            "'no_such:Env-v0': there is no module 'no_such'; install it, or put it into this folder, "
+            'or write `env: {id: "no_such:Env-v0"}`',
+        ),
+        (
+            "gymnasim",
+            "unknown env type 'gymnasim'; did you mean 'gymnasium'? (your own: "
+            "'package.module:Class')",
+        ),
+    ],
+)
+def test_a_word_that_is_no_type_is_shown_as_the_parameter_that_it_is_meant_as(
+    problems, written, message
+):
+    [reported] = problems(f"env: {written}\nnodes: {{envs: env_manager}}\n")
+    assert reported == f"g.yaml:1:6: env: {message}"
+
+
+def test_a_type_in_capitals_is_reported_with_its_name(problems):
+    assert (
+        "unknown policy type 'PPO'; did you mean 'ppo'?"
+        in problems("policy: PPO\nnodes: {learner: learner}\n")[0]
+    )
+
+
+def test_a_module_is_not_looked_for_beside_a_bundled_graph(problems):
+    assert problems("extends: cartpole_dqn\nnodes: {clip: 'no_such_module:clip'}\n") == [
+        "g.yaml:2:15: nodes.clip: 'no_such_module:clip': there is no module 'no_such_module'; "
+        "install it, or put it into this folder"
+    ]
+
+
+def test_a_problem_of_a_shared_env_is_reported_once(problems):
+    [reported] = problems("extends: cartpole_dqn\nenv: {id: CartPole-v7}\n")
+    assert reported.startswith("g.yaml:2:7: env: cannot make the env 'CartPole-v7': ")
+
+
 def test_a_part_of_another_kind_is_reported(problems):
     assert problems("""
         nodes:

@@ -191,7 +191,21 @@ def test_a_setting_that_removes_a_column_is_reported(problems):
     phase = "{edges: [collector -> buffer], rounds: 1, set: {collector.policy: 'toys:Random'}}"
     assert problems(text + f"      - {phase}") == [
         "g.yaml:16:9: warmup: with policy set, collector.data does not give the column logp "
-        "(float32); use a setting that gives the same columns"
+        "(float32); use a setting that gives the same columns, or remove the warm-up: `warmup: null`"
+    ]
+
+
+def test_a_setting_that_does_not_fit_to_an_extending_file_is_reported_there(write, problems):
+    phase = "{edges: [collector -> buffer], rounds: 1, set: {collector.policy: 'toys:Random'}}"
+    write(RL + f"      - {phase}", "base.yaml")
+    assert problems("""
+        extends: base.yaml
+        nodes: {envs: {count: 3}}
+        policy: {type: 'toys:Greedy', gives: [logp]}
+        """) == [
+        "g.yaml:3:1: warm-up at base.yaml:16:9: with policy set, collector.data does not give the "
+        "column logp (float32); use a setting that gives the same columns, or remove the warm-up: "
+        "`warmup: null`"
     ]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from flowrl.core.errors import GraphError, UsageError
 from flowrl.graph.loading import load_data, load_graph
+from flowrl.graph.model import Limits
 
 PAIR = "nodes: {s: 'toys:Source', p: 'toys:Pipe', t: 'toys:Sink'}\n"
 
@@ -409,6 +410,13 @@ def test_a_time_limit_may_have_a_unit(checked, written, seconds):
     found = checked(PAIR + f"edges: [s -> p -> t]\nlimits: {{time: {written}, steps: 10}}")
     assert found.graph.limits.time_s == seconds
     assert found.graph.limits.steps == 10
+
+
+def test_null_is_no_value_in_every_section(checked):
+    sections = "limits: {steps: null, time: null}\nseed: null\ntorch_threads: null\nmodules: null\n"
+    found = checked(PAIR + "edges: [s -> p -> t]\n" + sections)
+    assert [str(p) for p in found.problems] == []
+    assert (found.graph.limits, found.graph.seed) == (Limits(), 0)
 
 
 @pytest.mark.parametrize(

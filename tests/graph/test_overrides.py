@@ -57,6 +57,22 @@ def test_the_path_of_a_part_may_be_written_in_full(with_sets):
     assert with_sets(learner__policy__lr="1").nodes["learner"].config.policy.config.lr == 1
 
 
+def test_another_type_of_a_section_replaces_its_parameters(checked):
+    text = RL.replace("{type: 'toys:Greedy'}", "{type: 'toys:Random', gives: [logp]}")
+    found = checked(text, policy__type="toys:Greedy")
+    assert [str(p) for p in found.problems] == []
+    assert found.graph.nodes["collector"].config.policy.config.gives == []
+
+
+def test_null_removes_a_limit(with_sets):
+    assert with_sets(limits__steps="null").limits.steps is None
+
+
+def test_whole_numbers_may_be_written_with_a_power(with_sets):
+    graph = with_sets(limits__steps="1e5", buffer__size="2e2")
+    assert (graph.limits.steps, graph.nodes["buffer"].config.size) == (100_000, 200)
+
+
 def test_a_whole_part_is_replaced(with_sets):
     graph = with_sets(collector__policy="toys:Random")
     assert graph.nodes["collector"].config.policy.type == "toys:Random"

@@ -33,7 +33,11 @@ def refused(text):
     ("text", "value"),
     [
         ("3e-4", 3e-4),
-        ("1e3", 1000.0),
+        ("1e3", 1000),
+        ("-2E+05", -200000),
+        ("1.0e3", 1000.0),
+        ("1e-3", 0.001),
+        ("1e19", 1e19),
         (".5", 0.5),
         ("+1.", 1.0),
         ("20_000", 20000),
@@ -58,7 +62,7 @@ def refused(text):
         ("١٢", "١٢"),  # digits, but not YAML's
     ],
 )
-def test_a_plain_word_means_what_yaml_1_2_says(text, value):
+def test_a_plain_word_means_what_yaml_1_2_says_and_1e3_is_whole(text, value):
     found = plain(f"k: {text}")["k"]
     assert found == value
     assert type(found) is type(value)
@@ -106,9 +110,21 @@ def test_an_alias_has_the_value_of_its_anchor_and_its_own_location():
         ("a: 1\n---\nb: 2", "f.yaml:2:1: a second document begins; a graph is one document"),
         ("a: *x", "f.yaml:1:4: there is no finished anchor '&x' before this"),
         ("a: &x [*x]", "f.yaml:1:8: there is no finished anchor '&x' before this"),
-        ("a: [1", "f.yaml:2:1: is not YAML: did not find expected ',' or ']'"),
+        (
+            "a: [1\n",
+            "f.yaml:2:1: is not YAML: did not find expected ',' or ']'; while parsing a flow "
+            "sequence from line 1",
+        ),
         ("a: 'b", "f.yaml:1:6: is not YAML: found unexpected end of stream"),
-        ("\ta: 1", "f.yaml:1:1: is not YAML: found character that cannot start any token"),
+        ("\ta: 1", "f.yaml:1:1: a tab begins this line; tabs cannot indent; use spaces"),
+        ("a:\n  \tb: 1", "f.yaml:2:3: a tab begins this line; tabs cannot indent; use spaces"),
+        ("a: 1\n\tb: 1", "f.yaml:2:1: a tab begins this line; tabs cannot indent; use spaces"),
+        ("a: @b", "f.yaml:1:4: a text cannot begin with '@'; put it in quotes"),
+        (
+            "a: b: c",
+            "f.yaml:1:5: a ':' is not expected here; indent the line as those beside it, or put a "
+            "text with ': ' in quotes",
+        ),
         (
             "a: \x07",
             "f.yaml: is not YAML: unacceptable character #x0007: control characters are not allowed",

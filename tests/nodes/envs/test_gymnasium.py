@@ -63,12 +63,17 @@ def test_arguments_reach_the_constructor() -> None:
     [
         ("CartPol-v1", r"cannot make the env 'CartPol-v1'.*; did you mean 'CartPole-v1'"),
         ("Zzzzzzzzz-v0", r"cannot make the env 'Zzzzzzzzz-v0'.*; is its package installed\?"),
-        ("no_such_module:Env-v0", r"cannot make the env 'no_such_module:Env-v0'"),
+        (
+            "no_such_module:Env-v0",
+            r"cannot make the env 'no_such_module:Env-v0': there is no module 'no_such_module'; install",
+        ),
+        ("tests.nodes.envs.registered_envs:Mine-v7", r"did you mean '.*registered_envs:Mine-v0'"),
+        ("Zzzzzzzzz-v0", r"module beside the graph registers is `package:Zzzzzzzzz-v0`"),
         ("no.such.module:Env", r"cannot import 'no.such.module'"),
         ("tests.nodes.toy_envs:Countin", r"'tests.nodes.toy_envs' has no 'Countin'"),
         (
             "toy_envs",
-            r"cannot make the env 'toy_envs': .*\(write your own class as `package.module:Name`",
+            r"cannot make the env 'toy_envs': .* a class of your own is `package.module:Name`",
         ),
         (
             "tests.nodes.envs.test_gymnasium:make_nothing",
@@ -91,6 +96,12 @@ def test_an_unknown_id_is_unsound_with_a_hint(id: str, message: str) -> None:
     with pytest.raises(UnsoundError, match=message) as error:
         Gymnasium(id=id).spec()
     assert error.value.key == "env.id"
+
+
+def test_an_id_of_another_package_begins_with_its_module() -> None:
+    obs, action = Gymnasium(id="tests.nodes.envs.registered_envs:Mine-v0").spec()
+    assert obs == Gymnasium(id="CartPole-v1").spec()[0]
+    assert action.n == 2
 
 
 def test_the_error_of_a_missing_package_has_the_command_to_install_it(
