@@ -10,6 +10,7 @@ from flowrl.cli.streams import stdout_to_stderr
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_graph
 from flowrl.graph.sections import parse_seconds
+from flowrl.graph.yaml_text import plain_scalar
 from flowrl.machine.forked_call import can_fork
 
 
@@ -69,21 +70,23 @@ def add_key(parser: ArgumentParser) -> None:
 
 
 def count(text: str) -> int:
-    """A whole number of 1 or more."""
-    try:
-        value = int(text.replace("_", ""))
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
-    return value
+    """A whole number of 1 or more, written as in a graph: 20000, 20_000 or 2e4."""
+    return _whole_number(text, 1, "of 1 or more")
 
 
 def seed(text: str) -> int:
     """A whole number from 0 to 2^63 - 1."""
-    if not text.isdecimal() or int(text) >= 2**63:
-        raise ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2^63 - 1")
-    return int(text)
+    return _whole_number(text, 0, "from 0 to 2^63 - 1")
+
+
+def _whole_number(text: str, least: int, expected: str) -> int:
+    try:
+        value = plain_scalar(text.strip())
+    except ValueError:
+        value = None  # it does not fit into 64 bits
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ArgumentTypeError(f"{text!r} is not a whole number {expected}")
+    return value
 
 
 def seconds_of(option: str, text: str) -> float:

@@ -14,6 +14,7 @@ from flowrl.graph.loading import load_graph
 
 def check_arguments(parser: ArgumentParser) -> None:
     add_graph(parser)
+    add_placement(parser)
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.add_argument(
         "--no-envs",
@@ -23,17 +24,24 @@ def check_arguments(parser: ArgumentParser) -> None:
 
 
 def check(arguments: Namespace) -> int:
+    from flowrl.graph.placement import resolve_placement
+    from flowrl.graph.site_layout import make_layout
     from flowrl.render.report import check_json, check_text, unreadable_graph_json
 
+    layout = None
     try:
         checked = read_graph(arguments, "skip" if arguments.no_envs else "make")
+        if checked.ok and arguments.placement:
+            graph = checked.graph
+            layout = make_layout(graph, resolve_placement(graph, arguments.placement))
     except (GraphError, UsageError) as error:
         if not arguments.json:
             raise
         problems = error.problems if isinstance(error, GraphError) else (Problem("", str(error)),)
         print(json.dumps(unreadable_graph_json(problems)))
         return 2
-    print(json.dumps(check_json(checked)) if arguments.json else check_text(checked))
+    report = check_json(checked, layout) if arguments.json else check_text(checked, layout)
+    print(json.dumps(report) if arguments.json else report)
     return 0 if checked.ok else 2
 
 

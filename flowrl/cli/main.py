@@ -111,11 +111,26 @@ def _os_error_text(error: BaseException) -> str:
     return why if file is None else f"{os.fsdecode(file)}: {why}"
 
 
+class VerbParser(ArgumentParser):
+    """The parser of one verb's arguments, which shows its own usage where it does not know one."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            from flowrl.core.errors import closest_word
+
+            word = unknown[0]
+            near = closest_word(word.partition("=")[0], self._option_string_actions)
+            hint = f"; did you mean '{near}'?" if near and word.startswith("-") else ""
+            self.error(f"unknown argument '{word}'{hint}")
+        return found, []
+
+
 def make_parser(chosen: str | None) -> ArgumentParser:
     """The parser of the command line, with the arguments of the chosen verb only."""
     parser = ArgumentParser("flowrl", description=ABOUT)
     parser.add_argument("--version", action="version", version=f"flowrl {VERSION}")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=VerbParser)
     for verb, (module_name, function, about) in VERBS.items():
         verb_parser = verbs.add_parser(verb, help=about, description=about)
         if verb == chosen:
@@ -127,13 +142,15 @@ def make_parser(chosen: str | None) -> ArgumentParser:
 
 
 def _run_verb(argv: Sequence[str]) -> int:
+    from flowrl.core.errors import FlowError, GraphError, UsageError, spelling_hint
+
     parser = make_parser(argv[0] if argv else None)
+    if argv and not argv[0].startswith("-") and argv[0] not in VERBS:
+        parser.error(f"there is no verb '{argv[0]}'; {spelling_hint(argv[0], VERBS)}")
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "function"):
         parser.print_help()
         return 0
-    from flowrl.core.errors import FlowError, GraphError, UsageError
-
     try:
         return int(arguments.function(arguments))
     except GraphError as error:

@@ -19,6 +19,11 @@ from flowrl.runs.display import watcher_for
 from flowrl.runs.result import RunResult, result_text
 from flowrl.runs.run import Run
 
+NO_RESUME = (
+    "a run cannot be resumed yet: its checkpoints hold weights, and not the state of envs, buffers and optimisers; "
+    "there is `flowrl eval RUN`, flowrl.policy('RUN') in Python, and `flowrl run RUN/graph.yaml`, which repeats the "
+    "run from its beginning"
+)
 NO_RECOVERY = "--no-recover changes nothing yet: there is no recovery, so every run ends when a part of it dies"
 
 
@@ -66,6 +71,11 @@ def run_arguments(parser: ArgumentParser) -> None:
         help="end the run when a part of it dies; every run does so today, as there is no recovery yet",
     )
     parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="not possible yet: runs write checkpoints of their weights, and no snapshots",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print only one line of JSON, at the end"
     )
     parser.add_argument(
@@ -77,6 +87,8 @@ def run_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    if arguments.resume is not None:
+        raise UsageError(f"--resume {arguments.resume}: {NO_RESUME}")
     checked = shared.read_graph(arguments).require_sound()
     for warning in () if arguments.quiet else checked.warnings:
         print(f"warning: {warning}", file=sys.stderr)

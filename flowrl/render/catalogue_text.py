@@ -60,14 +60,20 @@ def show_type(name: str) -> str:
             return _described("node", name, catalogue.find("node", name))
         except UnknownTypeError as error:
             raise UsageError(f"nodes: {error}") from None
+    known = {n for kind in catalogue.kinds() for n in catalogue.names(kind)}
+    name = _registered_name(name, known)
     kinds = [kind for kind in catalogue.kinds() if name in catalogue.names(kind)]
     if not kinds:
-        known = {n for kind in catalogue.kinds() for n in catalogue.names(kind)}
         raise UsageError(
             f"nodes: there is no type '{name}'; {spelling_hint(name, known)} "
             "(your own: 'package.module:Class')"
         )
     return "\n\n".join(_described(kind, name, catalogue.find(kind, name)) for kind in kinds)
+
+
+def _registered_name(name: str, known: Iterable[str]) -> str:
+    """The registered name, which a reader may write in capitals: `PPO` for `ppo`."""
+    return next((other for other in known if other.casefold() == name.casefold()), name)
 
 
 def _first_line(text: str) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate
 from flowrl.checks.serial_program import Schedule
+from flowrl.core.context import instance_key
 from flowrl.core.errors import Problem, problem_lines
 from flowrl.graph.model import Edge, paths_text
+from flowrl.graph.site_layout import SiteLayout
 
 
-def check_text(checked: CheckedGraph) -> str:
-    """The verdict on a graph: its problems, or its schedule, edges and determinism."""
+def check_text(checked: CheckedGraph, layout: SiteLayout | None = None) -> str:
+    """The verdict on a graph: its problems, or its schedule, edges, the sites of a layout, and determinism."""
     lines = problem_lines(checked.problems)
     lines += [f"warning: {w}" for w in checked.warnings]
     name = checked.graph.name
@@ -24,6 +26,8 @@ def check_text(checked: CheckedGraph) -> str:
     )
     lines += ["", "Schedule", *(f"  {line}" for line in schedule_lines(checked))]
     lines += ["", "Edges", *edge_lines(checked)]
+    if layout is not None:
+        lines += ["", "Sites", *site_lines(layout)]
     lines += ["", *determinism_lines(checked)]
     if checked.undescribed:
         lines += ["", *unchecked_lines(checked)]
@@ -100,6 +104,20 @@ def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     return ", ".join([*facts, *edge.option_reports()])
 
 
+def site_lines(layout: SiteLayout) -> list[str]:
+    """A line for each site: its kind and its instances."""
+    width = max(map(len, layout.kinds), default=0)
+    return [
+        f"  {site:<{width}}  {kind}{f' on {host}' if (host := layout.host(site)) else ''}: "
+        f"{', '.join(_instances_on(layout, site))}"
+        for site, kind in layout.kinds.items()
+    ]
+
+
+def _instances_on(layout: SiteLayout, site: str) -> list[str]:
+    return [instance_key(*instance) for instance in layout.instances_on(site)]
+
+
 def unscheduled_phase_lines(checked: CheckedGraph) -> list[str]:
     """A line for each warm-up phase whose rounds are unknown, because its nodes were not described."""
     scheduled = [warm.phase for warm in checked.program.warmup]
@@ -119,9 +137,10 @@ def determinism_lines(checked: CheckedGraph) -> list[str]:
     return ["Not deterministic:", *(f"  {reason}" for reason in checked.reasons)]
 
 
-def check_json(checked: CheckedGraph) -> dict[str, object]:
-    """The keys of `flowrl check --json`."""
+def check_json(checked: CheckedGraph, layout: SiteLayout | None = None) -> dict[str, object]:
+    """The keys of `flowrl check --json`; `sites` only with a placement."""
     program = checked.program
+    sites = {} if layout is None else {s: _instances_on(layout, s) for s in layout.kinds}
     return {
         "ok": checked.ok,
         "deterministic": checked.deterministic,
@@ -158,6 +177,7 @@ def check_json(checked: CheckedGraph) -> dict[str, object]:
         "warnings": _problems_json(checked.warnings),
         "envs_checked": not checked.undescribed,
         "not_checked": checked.undescribed,
+        "sites": sites,
     }
 
 
@@ -174,6 +194,7 @@ def unreadable_graph_json(problems: Iterable[Problem]) -> dict[str, object]:
         "warnings": [],
         "envs_checked": False,
         "not_checked": {},
+        "sites": {},
     }
 
 

@@ -14,7 +14,7 @@ Flowrl = Callable[..., Called]
 
 NAMES = [
     *["run", "check", "draw", "expand", "diff", "nodes", "graphs", "schema", "eval", "plot"],
-    *["ps", "top", "why", "stop", "logs", "replay", "host", "new", "doctor"],
+    *["ps", "top", "why", "peek", "stop", "logs", "replay", "host", "new", "doctor"],
 ]
 
 
@@ -46,8 +46,29 @@ def test_an_unknown_option_exits_with_2_and_says_how_to_use_the_verb(
 ) -> None:
     status, out, err = flowrl(verb, "--nonsense")
     assert (status, out) == (2, "")
-    assert err.startswith("usage: flowrl")
+    assert err.startswith(f"usage: flowrl {verb} ")
+    assert f"\nflowrl {verb}: error: " in err
     assert "Traceback" not in err
+
+
+def test_a_misspelt_option_is_told_the_nearest_one(flowrl: Flowrl) -> None:
+    assert flowrl("run", "g.yaml", "--sedd", "3")[2].endswith(
+        "\nflowrl run: error: unknown argument '--sedd'; did you mean '--seed'?\n"
+    )
+    assert flowrl("check", "g.yaml", "h.yaml")[2].endswith("unknown argument 'h.yaml'\n")
+
+
+def test_a_misspelt_verb_is_told_the_nearest_one(flowrl: Flowrl) -> None:
+    status, out, err = flowrl("chekc", "g.yaml")
+    assert (status, out) == (2, "")
+    assert err.endswith("flowrl: error: there is no verb 'chekc'; did you mean 'check'?\n")
+
+
+def test_resume_says_what_there_is_instead(flowrl: Flowrl) -> None:
+    status, out, err = flowrl("run", "g.yaml", "--resume", "last")
+    assert (status, out) == (2, "")
+    assert "--resume last: a run cannot be resumed yet" in err
+    assert "flowrl eval" in err
 
 
 @pytest.mark.parametrize("verb", ["run", "check", "draw", "expand"])
@@ -58,22 +79,20 @@ def test_every_verb_with_a_graph_suggests_similar_names(verb: str, flowrl: Flowr
     assert "cartpole_dqn" in err.removeprefix("flowrl: cartpole_dqnn")
 
 
-@pytest.mark.parametrize(("text", "value"), [("3", 3), ("1_0", 10), ("0004", 4)])
-def test_counts_may_contain_underscores_and_leading_zeros(
-    text: str, value: int, flowrl: Flowrl
-) -> None:
+@pytest.mark.parametrize(("text", "value"), [("3", 3), ("1_0", 10), ("0004", 4), ("1e1", 10)])
+def test_counts_are_written_as_in_a_graph(text: str, value: int, flowrl: Flowrl) -> None:
     summary = one_line(flowrl("run", "g.yaml", "--train-iters", text, "--json")[1])
     assert summary["train_iters"] == value
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "2.5", "1e3", "many", "", "³"])
+@pytest.mark.parametrize("text", ["0", "-3", "2.5", "1e-3", "1e30", "many", "", "³"])
 def test_an_invalid_count_is_refused(text: str, flowrl: Flowrl) -> None:
     status, out, err = flowrl("run", "g.yaml", "--train-iters", text)
     assert (status, out) == (2, "")
     assert f"{text!r} is not a whole number of 1 or more" in err or "expected one argument" in err
 
 
-@pytest.mark.parametrize("text", ["1.0", "0x10", "²", "9223372036854775808", "seed"])
+@pytest.mark.parametrize("text", ["1.0", "-1", "²", "9223372036854775808", "seed"])
 def test_an_invalid_seed_is_refused(text: str, flowrl: Flowrl) -> None:
     status, out, err = flowrl("run", "g.yaml", "--seed", text)
     assert (status, out) == (2, "")
@@ -93,5 +112,8 @@ make_parser(None).format_help()
 print(sorted(name for name in sys.modules if name.startswith(("flowrl.", "numpy", "pydantic"))))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    expected = ["flowrl.cli", "flowrl.cli.main", "flowrl.cli.streams", "flowrl.version"]
+    expected = [
+        *["flowrl.cli", "flowrl.cli.main", "flowrl.cli.streams"],
+        *["flowrl.machine", "flowrl.machine.resource_limits", "flowrl.version"],
+    ]
     assert done.stdout == f"{expected}\n"

@@ -25,6 +25,14 @@ def node(name: str, resolved: str) -> str:
 # --set
 
 
+def test_check_shows_the_sites_of_a_placement(flowrl: Flowrl) -> None:
+    status, out, _ = flowrl("check", "cartpole_dqn", "--no-envs", "--placement", "processes")
+    assert status == 0
+    assert "\nSites\n  process:collector  process: envs, collector\n" in out
+    status, _, err = flowrl("check", "cartpole_dqn", "--no-envs", "--placement", "x=process")
+    assert (status, "--placement x=process: unknown node 'x'" in err) == (2, True)
+
+
 def test_set_changes_what_is_checked(flowrl: Flowrl, folder: Path) -> None:
     write(folder / "s.yaml", SETTABLE)
     assert "every round: c, l\n" in flowrl("check", "s.yaml")[1]

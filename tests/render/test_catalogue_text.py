@@ -104,6 +104,10 @@ def test_a_part_without_default_is_required_or_a_section() -> None:
     )
 
 
+def test_a_name_in_capitals_is_found() -> None:
+    assert show_type("PPO") == show_type("ppo")
+
+
 def test_a_type_of_ones_own_is_shown_by_its_path() -> None:
     text = show_type(f"{HERE}Mixer")
     assert text.startswith(f"{HERE}Mixer (node): Gives several tokens for one, and has an")

@@ -8,6 +8,8 @@ from textwrap import dedent
 import pytest
 
 from flowrl.core.wording import count_text
+from flowrl.graph.placement import resolve_placement
+from flowrl.graph.site_layout import make_layout
 from flowrl.render.report import check_json, check_text
 from flowrl.runtime.executor import limit_reached
 
@@ -48,6 +50,24 @@ def test_the_report_of_a_sound_graph_has_schedule_edges_and_determinism(checked)
           learner.weights    =>  evaluator.weights  weights, every 10 versions
 
         Deterministic: the same seed gives the same bits, in every placement.""")
+
+
+def test_the_report_has_the_sites_of_a_placement(checked):
+    graph = checked(RL).graph
+    layout = make_layout(graph, resolve_placement(graph, "collector=cpu,learner=thread"))
+    lines = check_text(checked(RL), layout).splitlines()
+    assert lines[lines.index("Sites") + 1 :][:4] == [
+        "  main             thread: buffer, evaluator",
+        "  cpu:collector    process on cpu: envs, collector",
+        "  cpu:collector#1  process on cpu: envs#1, collector#1",
+        "  thread:learner   thread: learner",
+    ]
+    assert check_json(checked(RL), layout)["sites"] == {
+        "main": ["buffer", "evaluator"],
+        "cpu:collector": ["envs", "collector"],
+        "cpu:collector#1": ["envs#1", "collector#1"],
+        "thread:learner": ["learner"],
+    }
 
 
 def test_the_report_says_why_a_graph_is_not_deterministic(checked):
