@@ -12,6 +12,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from flowrl.core.errors import FlowError
@@ -55,6 +56,7 @@ def examine_installation() -> list[Finding]:
         _packages,
         _torch,
         _catalogue,
+        _videos,
         _folder,
         _memory,
         _shared_memory,
@@ -213,6 +215,18 @@ def _catalogue() -> Iterator[Finding]:
             )
     if not broken:
         yield Finding(True, f"catalogue: {len(names)} types")
+
+
+def _videos() -> Iterator[Finding]:
+    """What `flowrl eval --video` needs for the envs of gymnasium, and for MP4."""
+    lacking = [name for name in ("pygame", "imageio_ffmpeg") if find_spec(name) is None]
+    if lacking:
+        what = (
+            f"videos: {' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} not installed"
+        )
+        yield Finding(True, what, "'flowrl eval --video' needs it: pip install 'flowrl[video]'")
+    else:
+        yield Finding(True, "videos: pygame and imageio_ffmpeg are installed")
 
 
 def _folder() -> Iterator[Finding]:

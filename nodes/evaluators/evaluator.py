@@ -24,7 +24,7 @@ from flowrl.nodes.envs.agent_rows import env_spec
 from flowrl.nodes.envs.spec import EnvSpec, evaluation_part
 from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play_episodes
 from flowrl.nodes.evaluators.own_envs import forward_records, make_own_manager
-from flowrl.nodes.evaluators.video import EpisodeRecorder, render_episodes
+from flowrl.nodes.evaluators.video import EpisodeRecorder, RenderingEnvPart, render_episodes
 from flowrl.nodes.models.model import check_no_nan
 from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.policy import policy_for
@@ -135,6 +135,7 @@ class Evaluator(Node):
         """
         managers = self._managers
         env = (managers[0] if isinstance(managers, Sequence) else managers).part
+        rendering = RenderingEnvPart(env)  # an env that cannot be rendered is refused at once
         spec: EnvSpec = self.envs.spec()
         manager = SerialEnvManager(env=env, count=spec.count // spec.agents)
         recorder = EpisodeRecorder(manager)
@@ -143,7 +144,7 @@ class Evaluator(Node):
         finally:
             manager.close()
         seed = self.ctx.seed_for("episodes")
-        return render_episodes(env, recorder.count, seed, recorder.select_episodes(), path)
+        return render_episodes(rendering, recorder.count, seed, recorder.select_episodes(), path)
 
     def should_eval(self, train_iter: int, every_iters: int = 100) -> bool:
         """By hand: return true at first, and again whenever `every_iters` train iterations have passed."""

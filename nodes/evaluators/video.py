@@ -134,39 +134,54 @@ def select_episodes(episodes: list[Episode], ids: Array, actions: Array) -> list
 class RenderingEnvPart:
     """An env part whose envs render for a camera."""
 
-    def __init__(self, env: Any, camera: Camera) -> None:
+    def __init__(self, env: Any) -> None:
         self._plain = part = env_part(env)
         if "kwargs" not in type(part.config).model_fields:
             what = f"the render mode of a {type(part).__name__} env cannot be set"
             raise UnsoundError(what, "give the env a parameter `kwargs`", "env")
         kwargs = {**part.config.kwargs, "render_mode": "rgb_array"}
         self._part = type(part)(part.config.model_copy(update={"kwargs": kwargs}))
-        self._camera = camera
+        self.camera = Camera()
         self.config = self._part.config
+        self._require_frames()
+
+    def _require_frames(self) -> None:
+        """Render one frame, because many envs find out only then what they lack."""
         try:
-            self._part.make(0).close()
+            env = self._part.make(0)
+            try:
+                env.reset(seed=0)
+                _rgb_frame(env.render())
+            finally:
+                env.close()
+        except UnsoundError:
+            raise
         except TypeError as error:
             what = f"the env cannot be rendered: {error}"
             raise UnsoundError(
                 what, "its class must take `render_mode`, as gymnasium's classes do", "env"
             ) from error
+        except Exception as error:
+            what = f"the env cannot be rendered: {type(error).__name__}: {error}"
+            hint = "the envs of gymnasium draw with pygame: pip install 'flowrl[video]'"
+            raise UnsoundError(what, hint, "env") from error
 
     def spec(self) -> Any:
         return self._plain.spec()
 
     def make(self, index: int) -> Any:
-        return CameraEnv(self._part.make(index), index, self._camera)
+        return CameraEnv(self._part.make(index), index, self.camera)
 
 
 def render_episodes(
-    env: Any, envs: int, seed: int, recorded: list[RecordedEpisode], path: Path
+    part: RenderingEnvPart, envs: int, seed: int, recorded: list[RecordedEpisode], path: Path
 ) -> list[Path]:
     """Write the episodes into one video file or, if `path` has no suffix, into a file for each.
 
     `envs` and `seed` are those of the env manager that played the episodes.
     """
-    camera, written = Camera(), []
-    manager = SerialEnvManager(env=RenderingEnvPart(env, camera), count=envs)
+    camera, written = part.camera, list[Path]()
+    manager = SerialEnvManager(env=part, count=envs)
     try:
         if path.suffix:
             with video_writer(path, lambda: camera.fps) as add_frame:

@@ -42,7 +42,7 @@ def test_this_installation_has_no_problem(monkeypatch: Patch) -> None:
     findings = examine_installation()
     assert [f for f in findings if not f.ok] == []
     text = " / ".join(f.what for f in findings)
-    for word in ("Python ", "flowrl ", "torch ", "catalogue: ", "memory: ", "shared"):
+    for word in ("Python ", "flowrl ", "torch ", "catalogue: ", "videos: ", "memory: ", "shared"):
         assert word in text
 
 
@@ -228,6 +228,16 @@ def test_a_catalogue_that_cannot_be_loaded_is_reported(monkeypatch: Patch) -> No
 
 
 # the machine
+
+
+def test_what_videos_need_is_advice(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(doctor_module, "find_spec", lambda name: None)
+    hint = "'flowrl eval --video' needs it: pip install 'flowrl[video]'"
+    assert findings_of(doctor_module._videos) == [
+        Finding(True, "videos: pygame and imageio_ffmpeg are not installed", hint)
+    ]
+    monkeypatch.setattr(doctor_module, "find_spec", lambda name: object())
+    assert all(f.ok and not f.hint for f in findings_of(doctor_module._videos))
 
 
 def test_a_folder_that_cannot_be_written_to_is_reported(monkeypatch: Patch, folder: Path) -> None:

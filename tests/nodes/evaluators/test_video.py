@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -80,7 +81,7 @@ def test_only_three_episodes_are_rendered(tmp_path: Path, monkeypatch: pytest.Mo
     without_ffmpeg(monkeypatch)
     RenderedEnv.rendered = 0
     videos = evaluator(length=4, episodes=20).record_videos(weights(1), tmp_path / "videos")
-    assert RenderedEnv.rendered == 3 * 5
+    assert RenderedEnv.rendered == 1 + 3 * 5  # the first one is a trial
     assert [len(frame_colours(video)) for video in videos] == [5, 5, 5]
 
 
@@ -124,6 +125,19 @@ def test_envs_and_paths_that_allow_no_video_are_refused(
     without_ffmpeg(monkeypatch)
     with pytest.raises(UnsoundError, match=what):
         evaluator(cls).record_videos(weights(1), tmp_path / file)
+
+
+def test_an_env_that_cannot_draw_is_refused_before_any_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    policy = PartSpec("random", Random, Random.Config())
+    node = Evaluator(env=Gymnasium(id="CartPole-v1"), policy=policy, episodes=2)
+    monkeypatch.setattr(node, "_evaluate", lambda *_: pytest.fail("episodes were played"))
+    with pytest.raises(UnsoundError) as error:
+        node.record_videos(weights(1), tmp_path / "a.gif")
+    assert "the env cannot be rendered: DependencyNotInstalled: pygame is not" in str(error.value)
+    assert "pip install 'flowrl[video]'" in str(error.value)
 
 
 @pytest.mark.parametrize("agents", ["shared", "joint"])
