@@ -18,7 +18,10 @@ from flowrl.core.context import (
 from flowrl.core.plain_data import DataCodec
 from flowrl.core.state import Count
 
-MAX_FAILURES = 20  # in the summary; the nodes' logs have all failures
+# In the summary; the nodes' logs have everything.
+MAX_FAILURES = 20
+MAX_REPORTED_KINDS = 50  # of irregularities that nodes report, in words of their own
+MAX_TEXT_CHARS = 200
 
 Handling = Literal["retried", "ignored", "stopped"]
 
@@ -64,6 +67,7 @@ class Irregularities:
     dropped: int = 0
     failures: list[str] = field(default_factory=list)
     reported: dict[tuple[str, str], int] = field(default_factory=dict)  # by node and text
+    more_reported: int = 0  # those of further kinds
 
     def pass_on(
         self, sink: RecordSink, source: RecordSource, record: Record | FailureRecord
@@ -73,8 +77,7 @@ class Irregularities:
             self._add(record)
             sink.record(source, record.text)
         elif isinstance(record, IrregularityRecord):
-            key = source.key, record.what
-            self.reported[key] = self.reported.get(key, 0) + record.times
+            self._add_reported(source.key, record)
             sink.record(source, f"{record.times} {record.what}")
         else:
             sink.record(source, record)
@@ -85,6 +88,13 @@ class Irregularities:
         if len(self.failures) < MAX_FAILURES:
             self.failures.append(failure.text)
 
+    def _add_reported(self, node: str, record: IrregularityRecord) -> None:
+        key = node, record.what[:MAX_TEXT_CHARS]
+        if key in self.reported or len(self.reported) < MAX_REPORTED_KINDS:
+            self.reported[key] = self.reported.get(key, 0) + record.times
+        else:
+            self.more_reported += record.times
+
     def lines(self) -> list[str]:
         """Return the counts in words, for the summary of the run."""
         counts = {
@@ -93,4 +103,6 @@ class Irregularities:
             "tokens were dropped": self.dropped,
         }
         reported = [f"{node}: {n} {what}" for (node, what), n in self.reported.items()]
+        if self.more_reported:
+            reported.append(f"{self.more_reported} more irregularities: see the logs of the nodes")
         return [*(f"{n} {what}" for what, n in counts.items() if n), *reported, *self.failures]

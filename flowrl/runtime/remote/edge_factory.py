@@ -43,6 +43,7 @@ class SiteEdgeFactory(EdgeFactory):
         self._rounds_in_channel = max(lags, default=0) + SLACK_ROUNDS
         self._free_sites = free_sites(checked, layout)
         self._inputs: list[RemoteInput] = []
+        self._awaited_inputs: list[RemoteInput] = []  # those for whose room producers wait
         self._state_inputs: dict[tuple[PortRef, int], Take] = {}
         self._newest_views: list[NewestView] = []
         self._send_initial_versions: list[Callable[[], None]] = []
@@ -107,6 +108,8 @@ class SiteEdgeFactory(EdgeFactory):
         wait = self.waits.on_input(consumer, pair_label(edge, pair), receiver)
         queue = RemoteInput(self.waits, receiver, wait, self._initial_tokens(edge))
         self._inputs.append(queue)
+        if edge.when_full == "wait":
+            self._awaited_inputs.append(queue)
         if source in fires_without_rate(program.schedule_of(source)):
             # No rate limits the tokens in a loop, so the producer must never wait for room.
             self._channels.on_receive(queue.empty_receiver)
@@ -243,6 +246,7 @@ class SiteEdgeFactory(EdgeFactory):
             queue = RemoteInput(self.waits, receiver, self.waits.on_firings(node, receiver))
             self._firing_inputs[node] = queue
             self._inputs.append(queue)
+            self._awaited_inputs.append(queue)
 
     # links
 
@@ -278,12 +282,15 @@ class SiteEdgeFactory(EdgeFactory):
         self.waits.until(can_fire, self._token_wait, *receivers)
 
     def discard_inputs(self) -> None:
-        """Discard all tokens from now on. The site has ended, and its producers must not wait for it."""
+        """Discard all tokens from now on. The site has ended, and its producers must not wait for it.
+
+        Producers on lossy edges never wait. They keep their tokens, and drop and count those that find no room.
+        """
         self._channels.on_receive(self._discard)
         self._discard()
 
     def _discard(self) -> None:
-        for queue in self._inputs:
+        for queue in self._awaited_inputs:
             for _ in queue.take_arrived():
                 pass
 
