@@ -47,4 +47,5 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV) \
 	  || { echo "this Python cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/flowrl schema -o graphs/flowrl.schema.json >/dev/null
 	@touch $@

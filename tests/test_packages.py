@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = {"flowrl": "flowrl", "flowrl.nodes": "nodes", "flowrl.graphs": "graphs"}
+FOLDERS = {
+    "flowrl": "flowrl",
+    "flowrl.nodes": "nodes",
+    "flowrl.graphs": "graphs",
+    "flowrl.docs": "docs",
+}
 
 
 def setup() -> configparser.ConfigParser:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flowrl.cli import main
+from flowrl.graph.json_schema import SCHEMA_COMMENT
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,7 +28,7 @@ def test_there_are_files_and_sessions_in_it() -> None:
 
 @pytest.mark.parametrize(("name", "shown"), FILES)
 def test_a_graph_is_shown_as_it_is(name: str, shown: str) -> None:
-    assert shown == (ROOT / name).read_text(encoding="utf-8")
+    assert SCHEMA_COMMENT + shown == (ROOT / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("words", "shown"), SESSIONS)

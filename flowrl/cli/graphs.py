@@ -134,9 +134,24 @@ def graphs(arguments: Namespace) -> int:
     return 0
 
 
-def schema(arguments: Namespace) -> int:
-    from flowrl.graph.catalogue import Catalogue
-    from flowrl.graph.json_schema import json_schema
+def schema_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write it to this file (default: print it)"
+    )
 
-    print(json.dumps(json_schema(Catalogue()), indent=2))
+
+def schema(arguments: Namespace) -> int:
+    from flowrl.graph.json_schema import schema_text
+
+    text = schema_text()
+    if arguments.output is None:
+        print(text, end="")
+        return 0
+    try:
+        Path(arguments.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"schema: {arguments.output}: cannot be written: {error.strerror}"
+        ) from None
+    print(arguments.output)
     return 0

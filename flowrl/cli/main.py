@@ -59,6 +59,12 @@ VERBS = {  # verb: module, function, description
     "replay": ("ended_runs", "replay", "run a crashed env again, from its crash file"),
     "host": ("hosts", "host", "offer this machine to a run"),
     "new": ("new_project", "new", "create a starting project in a new folder"),
+    "docs": ("docs", "docs", "read the documentation of this version"),
+    "completion": (
+        "completion",
+        "completion",
+        "print a script with which a shell completes verbs, options, graphs and runs",
+    ),
     "doctor": ("doctor", "doctor", "find out what is wrong with this installation"),
 }
 

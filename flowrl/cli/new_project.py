@@ -1,4 +1,4 @@
-"""The verb `new`: creates a project with a graph, two nodes of its own, and instructions."""
+"""The verb `new`: creates a project with a graph, two nodes of its own, instructions, and the schema for editors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from importlib import resources
 from pathlib import Path
 
 from flowrl.core.errors import UsageError
+from flowrl.graph.json_schema import SCHEMA_FILE, schema_text
 
-FILES = ("graph.yaml", "my_nodes.py", "README.md")
+STARTER_FILES = ("graph.yaml", "my_nodes.py", "README.md")
+FILES = (*STARTER_FILES, SCHEMA_FILE)
 
 
 def new_arguments(parser: ArgumentParser) -> None:
@@ -33,9 +35,10 @@ def create_project(path: str | Path) -> str:
     starter = resources.files("flowrl.cli").joinpath("starter")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES:
+        for name in STARTER_FILES:
             text = starter.joinpath(name).read_text(encoding="utf-8")
             (folder / name).write_text(text, encoding="utf-8")
+        (folder / SCHEMA_FILE).write_text(schema_text(), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"new: {folder} cannot be written: {error.strerror}") from None
     return f"{folder}: {', '.join(FILES)}\n\n  cd {folder}\n  flowrl run graph.yaml"

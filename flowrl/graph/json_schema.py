@@ -6,6 +6,7 @@ extends another may leave out what the other one contains.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, cast
 
@@ -21,6 +22,9 @@ from flowrl.graph.param_reader import part_default, part_fields, written_value
 
 Schema = dict[str, Any]
 
+SCHEMA_FILE = "flowrl.schema.json"  # beside a graph whose first line names it
+SCHEMA_COMMENT = f"# yaml-language-server: $schema={SCHEMA_FILE}\n"
+
 _NODE = r"^[A-Za-z_][\w/-]*$"
 _PLACE = f"^{PLACE}$"
 _CHAIN = f"^{EDGE_CHAIN}$"
@@ -33,6 +37,11 @@ OWN_TYPE: Schema = {
     "description": "your own: package.module:Class",
 }
 PART_GRAPH: Schema = {"type": "string", "pattern": r"\.ya?ml$", "description": "a part-graph"}
+
+
+def schema_text() -> str:
+    """The JSON schema of graph files that use the built-in types, as the file that editors read."""
+    return json.dumps(json_schema(Catalogue()), indent=2) + "\n"
 
 
 def json_schema(catalogue: Catalogue) -> Schema:

@@ -14,7 +14,20 @@ Flowrl = Callable[..., Called]
 
 NAMES = [
     *["run", "check", "draw", "expand", "diff", "nodes", "graphs", "schema", "eval", "plot"],
-    *["ps", "top", "why", "peek", "stop", "logs", "replay", "host", "new", "doctor"],
+    *[
+        "ps",
+        "top",
+        "why",
+        "peek",
+        "stop",
+        "logs",
+        "replay",
+        "host",
+        "new",
+        "docs",
+        "completion",
+        "doctor",
+    ],
 ]
 
 

@@ -21,14 +21,14 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "mine"
 
 
-def test_the_project_is_three_files(project: Path) -> None:
+def test_the_project_is_four_files(project: Path) -> None:
     assert sorted(p.name for p in project.iterdir()) == sorted(FILES)
 
 
 def test_the_next_steps_are_printed(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     assert create_project(folder) == (
-        f"{folder}: graph.yaml, my_nodes.py, README.md\n\n  cd {folder}\n  flowrl run graph.yaml"
+        f"{folder}: graph.yaml, my_nodes.py, README.md, flowrl.schema.json\n\n  cd {folder}\n  flowrl run graph.yaml"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import yaml
 
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.catalogue import Catalogue
-from flowrl.graph.json_schema import json_schema
+from flowrl.graph.json_schema import SCHEMA_COMMENT, json_schema, schema_text
 from flowrl.graph.keywords import NODE_KEYS, PHASE_KEYS, ROOT_KEYS
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import EDGE_OPTIONS
@@ -58,6 +59,15 @@ def test_every_bundled_graph_is_valid(name: str) -> None:
 
 def test_the_starting_project_is_valid() -> None:
     assert errors(read(STARTER)) == []
+
+
+@pytest.mark.parametrize("path", [*map(find_bundled, bundled_graphs()), STARTER])
+def test_the_first_line_tells_editors_of_the_schema_beside_the_graph(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").startswith(SCHEMA_COMMENT)
+
+
+def test_the_file_for_editors_is_the_schema() -> None:
+    assert json.loads(schema_text()) == SCHEMA
 
 
 def test_every_key_of_the_format_is_known() -> None:

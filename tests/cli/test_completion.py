@@ -1,0 +1,85 @@
+"""Shells complete verbs, options, graphs, runs and types."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowrl.cli.completion import SCRIPTS, completions
+from flowrl.cli.main import VERBS, main
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["dr"], ["draw"]),
+        (["run", "cartpole_p"], ["cartpole_ppo"]),
+        (["run", "cartpole_dqn", "--tr"], ["--train-iters"]),
+        (["run", "--seed", "1", "cartpole_p"], ["cartpole_ppo"]),
+        (["run", "cartpole_dqn", "--placement", ""], ["processes", "serial", "threads"]),
+        (["run", "cartpole_dqn", "--seed", ""], []),
+        (["nodes", "advanced_"], ["advanced_buffer"]),
+        (["docs", "run"], ["runs"]),
+        (["completion", ""], ["bash", "fish", "zsh"]),
+        (["diff", "cartpole_dqn", "cartpole_p"], ["cartpole_ppo"]),
+        (["rnu", ""], []),
+    ],
+)
+def test_the_last_word_is_completed(words: list[str], found: list[str]) -> None:
+    assert completions(words) == found
+
+
+def test_the_first_word_is_any_verb() -> None:
+    assert set(VERBS) <= set(completions([""]))
+
+
+def test_files_and_runs_of_the_working_folder_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.yaml", "notes.txt", "sub/mine.yml", "runs/mine-seed0-1/graph.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert completions(["check", "mi"]) == ["mine.yaml", "minigrid_ppo"]
+    assert completions(["check", "su"]) == ["sub/"]
+    assert completions(["check", "sub/"]) == ["sub/mine.yml"]
+    assert completions(["eval", "mi"]) == ["mine-seed0-1"]
+    assert completions(["plot", "last", "mi"]) == ["mine-seed0-1"]
+    assert completions(["check", "/no/such/folder/x"]) == []
+
+
+def test_a_shell_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion"]) == 2
+    assert capsys.readouterr().err == (
+        "flowrl: completion: which shell? expected bash, zsh, fish\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "found"), [("flowrl dr", "draw"), ("flowrl run --hash-", "--hash-tokens")]
+)
+def test_bash_completes_with_the_script(line: str, found: str, tmp_path: Path) -> None:
+    words = line.split()
+    (tmp_path / "flowrl").write_text(f'#!/bin/sh\nexec {sys.executable} -m flowrl "$@"\n')
+    (tmp_path / "flowrl").chmod(0o755)
+    code = f"""
+{SCRIPTS["bash"]}
+COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}
+_flowrl
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [found]
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_a_shell_can_read_its_script(shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([shell, "-n"], input=SCRIPTS[shell], text=True, check=True)
