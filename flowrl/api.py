@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
@@ -90,9 +91,11 @@ class FlowGraph:
         """Run to the earliest cut. Raises `GraphError` if the graph is unsound, and `NodeError` if a node fails.
 
         Progress is shown as on the command line: live on a terminal, and elsewhere (in notebooks, pipes and files) by a
-        line every few seconds. `quiet` shows nothing. A `watcher` is notified of what happens, too.
+        line every few seconds. `quiet` shows nothing. A `watcher` is notified of what happens, too. `time` counts from
+        the first firing, when all nodes are made.
         `rendezvous` says where hosts join, if the placement names some.
         """
+        begun_s = perf_counter()
         checked = self._checked(set or {}).require_sound()
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
         limits = checked.graph.limits.overridden_by(**given, time_s=_seconds(time))
@@ -105,6 +108,7 @@ class FlowGraph:
             rendezvous=rendezvous,
             watcher=Watchers(watcher_for(quiet), *([watcher] if watcher else [])),
             hash_tokens=hash_tokens,
+            begun_s=begun_s,
         ).run()
 
     def _read_tree(self) -> YamlValue:

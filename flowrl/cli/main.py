@@ -11,7 +11,8 @@ import importlib
 import os
 import signal
 import sys
-from argparse import ArgumentParser
+import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -148,12 +149,13 @@ def make_parser(chosen: str | None) -> ArgumentParser:
 
 
 def _run_verb(argv: Sequence[str]) -> int:
+    begun = Namespace(begun_s=time.perf_counter())
     from flowrl.core.errors import FlowError, GraphError, UsageError, spelling_hint
 
     parser = make_parser(argv[0] if argv else None)
     if argv and not argv[0].startswith("-") and argv[0] not in VERBS:
         parser.error(f"there is no verb '{argv[0]}'; {spelling_hint(argv[0], VERBS)}")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args(argv, begun)
     if not hasattr(arguments, "function"):
         parser.print_help()
         return 0

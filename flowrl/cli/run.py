@@ -42,7 +42,11 @@ def run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--train-iters", type=shared.count, metavar="N", help="cut after the N-th train iteration"
     )
-    parser.add_argument("--time", metavar="10m", help="cut after this time (30s, 10m, 2h)")
+    parser.add_argument(
+        "--time",
+        metavar="10m",
+        help="cut after this time of training (30s, 10m, 2h); it begins when all nodes are made",
+    )
     parser.add_argument(
         "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-seed<seed>-<time>)"
     )
@@ -103,6 +107,7 @@ def run(arguments: Namespace) -> int:
         rendezvous=_rendezvous(arguments),
         hash_tokens=arguments.hash_tokens,
         watcher=watcher_for(quiet=arguments.quiet or arguments.json),
+        begun_s=arguments.begun_s,
     )
     try:
         with stdout_to_stderr() if arguments.json else nullcontext():

@@ -16,6 +16,7 @@ from flowrl.runtime.status import NodeStats
 if TYPE_CHECKING:
     from flowrl.runs.trained_policy import TrainedPolicy
 
+SHOWN_SHUTDOWN_S = 0.1
 Status = Literal["solved", "finished", "interrupted", "failed"]
 
 
@@ -40,6 +41,9 @@ class RunResult:
     seed: int = 0
     why: str = ""
     repeat: str = ""  # the command that repeats the run, if its cut was not known ahead
+    setup_s: float = 0.0  # of `wall_s`: before the first firing
+    training_s: float = 0.0  # from there to the cut
+    shutdown_s: float = 0.0  # after it
     happened: tuple[str, ...] = ()  # irregularities: restarts, dropped tokens and the like
     warnings: tuple[str, ...] = ()  # of machines that differ, and of what was refused
 
@@ -111,12 +115,14 @@ def _longest_wait(times: NodeStats) -> tuple[float, str, str] | None:
 def result_text(result: RunResult) -> str:
     """How a run ended, for a terminal. The reason of a failure is printed with its error instead."""
     done = f"{count_text(result.env_steps, 'env step')}, {count_text(result.train_iters, 'train iteration')}"
-    pace = f"in {result.wall_s:.1f} s ({result.env_steps_per_s:,.0f} env steps/s)"
+    spent = f"{result.setup_s:.1f} s to start, {result.training_s:.1f} s of training"
+    ending = f", {result.shutdown_s:.1f} s to end" if result.shutdown_s >= SHOWN_SHUTDOWN_S else ""
     lines = [
         "failed: its folder has an error.txt"
         if result.status == "failed"
         else f"{result.status}: {result.why}",
-        f"{done}, {count_text(result.episodes, 'episode')} {pace}",
+        f"{done}, {count_text(result.episodes, 'episode')}",
+        f"{spent} ({result.env_steps_per_s:,.0f} env steps/s){ending}",
     ]
     if result.eval_return is not None:
         best = "" if result.best_return is None else f" (best {return_text(result.best_return)})"

@@ -66,7 +66,10 @@ class Run:
         rendezvous: Rendezvous | None = None,
         watcher: Watcher | None = None,
         hash_tokens: bool = False,
+        begun_s: float | None = None,
     ) -> None:
+        """`begun_s` is when the command or the call began, of `time.perf_counter`; by default, now."""
+        self.begun_s = time.perf_counter() if begun_s is None else begun_s
         self.placement = placement
         given = checked.require_sound().graph
         self.seed = given.seed if seed is None else seed
@@ -89,7 +92,6 @@ class Run:
         self.watcher = watcher or Watcher()
         self.folder: RunFolder | None = None
         self.executor: Executor | None = None
-        self.begun_s = time.perf_counter()
         self._returns = EvaluationReturns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
         self.ended: RunResult | None = None
         self._interrupts = 0
@@ -99,12 +101,18 @@ class Run:
 
     @property
     def wall_s(self) -> float:
-        """Seconds since this object was made."""
+        """Seconds since the command or the call began."""
         return time.perf_counter() - self.begun_s
 
     @property
+    def setup_s(self) -> float:
+        """Seconds before the first firing: imports, checks, and making the nodes."""
+        began_s = self.executor.began_s if self.executor else None
+        return (time.perf_counter() if began_s is None else began_s) - self.begun_s
+
+    @property
     def firing_s(self) -> float:
-        """Seconds since the nodes were made, until now or until the cut."""
+        """Seconds since the first firing began, until now or until the cut."""
         executor = self.executor
         if executor is None or executor.began_s is None:
             return 0.0
@@ -211,7 +219,8 @@ class Run:
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
         """The summary of the run up to now."""
-        wall_s, counts = self.wall_s, self.counts
+        wall_s, setup_s, training_s = self.wall_s, self.setup_s, self.firing_s
+        counts = self.counts
         return RunResult(
             graph=self.graph.name,
             run_dir=self.run_dir,
@@ -224,12 +233,15 @@ class Run:
             eval_return=finite(self.eval_return),
             best_return=finite(self.best_return),
             wall_s=round(wall_s, 3),
-            env_steps_per_s=round(counts.env_steps / wall_s, 1),
+            env_steps_per_s=round(counts.env_steps / training_s, 1) if training_s else 0.0,
             bottleneck=bottleneck_sentence(self.node_stats(), self.firing_s),
             digest=digest,
             seed=self.seed,
             why=why,
             repeat=repeat,
+            setup_s=round(setup_s, 3),
+            training_s=round(training_s, 3),
+            shutdown_s=round(max(wall_s - setup_s - training_s, 0.0), 3),
             happened=tuple(self.executor.irregularity_lines() if self.executor else ()),
             warnings=(
                 *(self.hosts.warnings() if self.hosts else ()),

@@ -1,6 +1,7 @@
 """The output and the exit status of `flowrl run`."""
 
 import json
+import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -22,11 +23,12 @@ def test_a_run_prints_how_it_ended(flowrl: Flowrl) -> None:
         f"{10 * n} env steps {n} train iters return {n}.00" for n in (2, 4)
     ]
     assert lines[3] == "finished: 4 train iterations were asked for"
-    assert lines[4].startswith("40 env steps, 4 train iterations, 4 episodes in ")
-    assert lines[5] == "evaluation return 4.00 (best 4.00)"
-    assert " is the bottleneck: it fired for " in lines[6]
-    assert lines[7].startswith("digest ")
-    assert lines[8:] == ["run folder r"]
+    assert lines[4] == "40 env steps, 4 train iterations, 4 episodes"
+    assert re.match(r"\d+\.\d s to start, \d+\.\d s of training \([\d,]+ env steps/s\)", lines[5])
+    assert lines[6] == "evaluation return 4.00 (best 4.00)"
+    assert " is the bottleneck: it fired for " in lines[7]
+    assert lines[8].startswith("digest ")
+    assert lines[9:] == ["run folder r"]
 
 
 def test_json_prints_exactly_one_line(flowrl: Flowrl) -> None:
@@ -118,7 +120,7 @@ def test_time_ends_a_run_and_says_how_to_end_there_again(flowrl: Flowrl) -> None
         (["run", "g.yaml", "--set", "e.gaol=3"], "did you mean 'goal'?"),
         (["run", "g.yaml", "--set", "f.goal=3"], "there is no node or section 'f'"),
         (["run"], "the following arguments are required: GRAPH"),
-        (["rnu", "g.yaml"], "invalid choice: 'rnu'"),
+        (["rnu", "g.yaml"], "there is no verb 'rnu'; did you mean 'run'?"),
     ],
 )
 def test_wrong_words_exit_with_2_and_run_nothing(

@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ SUMMARY = [  # the keys that scripts rely on, and after them those that are extr
     *["graph", "run_dir", "placement", "status", "deterministic"],
     *["env_steps", "train_iters", "episodes", "eval_return", "best_return"],
     *["wall_s", "env_steps_per_s", "bottleneck", "digest"],
-    *["seed", "why", "repeat", "happened", "warnings"],
+    *["seed", "why", "repeat", "setup_s", "training_s", "shutdown_s", "happened", "warnings"],
 ]
 
 
@@ -384,3 +385,21 @@ def test_a_watcher_that_fails_ends_the_run_and_everything_is_closed(tmp_path: Pa
 def test_a_run_may_go_in_another_thread(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(run, tmp_path / "r", train_iters=2).result().train_iters == 2
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+def test_the_time_limit_and_the_speed_are_those_of_the_training(
+    placement: str, tmp_path: Path
+) -> None:
+    begun_s = time.perf_counter() - 100
+    limits = Limits(time_s=0.05)
+    done = Run(
+        checked(), out=tmp_path / "r", limits=limits, placement=placement, begun_s=begun_s
+    ).run()
+    assert done.why == "0.05 s were asked for"
+    assert done.setup_s >= 100
+    assert 0.05 <= done.training_s < 60
+    spent_s = done.setup_s + done.training_s + done.shutdown_s
+    assert done.wall_s == pytest.approx(spent_s, abs=0.002)
+    assert done.env_steps_per_s == pytest.approx(done.env_steps / done.training_s, rel=0.05)
+    assert f"{done.setup_s:.1f} s to start, {done.training_s:.1f} s of training (" in str(done)

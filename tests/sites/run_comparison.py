@@ -15,7 +15,10 @@ from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 
 # Keys of the summary that differ from run to run.
-VARYING_KEYS = ("wall_s", "env_steps_per_s", "bottleneck", "placement", "run_dir")
+VARYING_KEYS = (
+    *("wall_s", "setup_s", "training_s", "shutdown_s", "env_steps_per_s", "bottleneck"),
+    *("placement", "run_dir"),
+)
 
 Results = dict[str, Any]
 
