@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -44,7 +45,10 @@ def evaluate(arguments: Namespace) -> int:
 
 def plot_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="runs, each named as for `flowrl eval`"
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="runs, each named as for `flowrl eval`; those with equal settings form one band",
     )
     parser.add_argument(
         "-o",
@@ -59,7 +63,10 @@ def plot(arguments: Namespace) -> int:
 
     runs = [existing_run_path(run) for run in arguments.runs]
     out = Path(arguments.output) if arguments.output else runs[0] / "plot.png"
-    print(plot_runs(runs, out))
+    drawn = plot_runs(runs, out)
+    for sentence in drawn.left_out:
+        print(f"note: {sentence}", file=sys.stderr)
+    print(drawn.path)
     return 0
 
 

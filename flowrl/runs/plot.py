@@ -1,4 +1,4 @@
-"""Draws learning curves: mean returns of evaluations over env steps. Runs of the same graph form one band."""
+"""Draws learning curves: mean returns of evaluations over env steps. Runs that differ in their seeds form one band."""
 
 from __future__ import annotations
 
@@ -7,100 +7,94 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from flowrl.core.errors import RunError, UsageError
-from flowrl.core.json_text import parse_object
-from flowrl.runs.folder import SUMMARY_FILE, read_jsonl
+from flowrl.graph.yaml_text import flow_text
+from flowrl.runs.learning_curves import EvaluatedRun, Points, read_run, without_repeats
+from flowrl.runs.setting_labels import setting_labels
 
-MEASURE = "return_mean"
-MAX_DRAWN = 1e300  # the absolute value; larger ones cannot be put on an axis
+SHOWN_GRAPHS = 3  # in a title
+TITLE_WIDTH = 90  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class LearningCurve:
     """The evaluations of one evaluator in one run."""
 
-    label: str  # the graph's name, with the evaluator's if the graph has several
-    points: tuple[tuple[float, float], ...]  # env steps, mean return
+    label: str  # the graph, the settings in which it differs from others, and the evaluator if there are several
+    points: Points
+    solved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CurveBand:
-    """The curves of several runs with the same label: their median and range at each env step."""
+    """The curves with the same label, and their median and range as far as all of them go."""
 
     label: str
-    runs: int
+    curves: tuple[LearningCurve, ...]
     steps: tuple[float, ...]
     median: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
 
 
-def plot_runs(runs: Sequence[str | Path], out: str | Path) -> Path:
-    """Draw the learning curves of run folders as a PNG, and return its path."""
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture that was written, and what is not in it."""
+
+    path: Path
+    left_out: tuple[str, ...] = ()  # a sentence about each run that repeats another one
+
+
+def plot_runs(runs: Sequence[str | Path], out: str | Path) -> Plot:
+    """Draw the learning curves of run folders as a PNG."""
     if not runs:
         raise UsageError("plot: no run is given; name run folders, such as runs/cartpole_dqn-…")
-    bands = curve_bands([curve for run in runs for curve in learning_curves(Path(run))])
+    found, left_out = without_repeats([read_run(Path(run)) for run in runs])
     path = Path(out)
     try:
-        _draw(bands, path)
+        _draw(curve_bands(labelled_curves(found)), title_of(found), path)
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror or error}") from None
-    return path
+    return Plot(path, tuple(left_out))
 
 
-def learning_curves(run: Path) -> list[LearningCurve]:
-    """The curves in a run's folder, one for each evaluator. The run need not have ended."""
-    if not run.is_dir():
-        raise UsageError(f"{run}: there is no such folder; 'ls runs' lists the runs")
-    path = run / "metrics.jsonl"
-    if not path.is_file():
-        raise UsageError(
-            f"{run}: has no metrics.jsonl; give the folder of a run that has begun to report"
-        )
-    points: dict[str, list[tuple[float, float]]] = {}
-    for row in read_jsonl(path):
-        if row.get("role") == "evaluator" and _is_number(row.get(MEASURE)):
-            node, env_steps = row.get("node"), row.get("env_steps")
-            if not (isinstance(node, str) and _is_number(env_steps)):
-                raise RunError(
-                    f"{path}: an evaluation has the node {node!r:.40} and env_steps {env_steps!r:.40}; expected a "
-                    "name and a number; the file is damaged"
-                )
-            points.setdefault(node, []).append((env_steps, row[MEASURE]))
-    if not points:
-        raise RunError(
-            f"{run}: contains no evaluation yet; wait for the first one, or add an evaluator to the graph"
-        )
-    graph, several = _graph_name(run), len(points) > 1
+def title_of(runs: Sequence[EvaluatedRun]) -> str:
+    """The graph's name and what it is about, or the names of several graphs."""
+    graphs = list(dict.fromkeys(run.graph for run in runs))
+    if len(graphs) > 1:
+        more = ", …" if len(graphs) > SHOWN_GRAPHS else ""
+        return f"{', '.join(graphs[:SHOWN_GRAPHS])}{more}"
+    title = f"{graphs[0]}: {runs[0].about}" if runs[0].about else graphs[0]
+    return title if len(title) <= TITLE_WIDTH else f"{title[: TITLE_WIDTH - 1]}…"
+
+
+def labelled_curves(runs: Sequence[EvaluatedRun]) -> list[LearningCurve]:
+    """The curves of runs. Those of one graph have the same label if only the seed differs."""
+    groups: dict[str, dict[str, list[EvaluatedRun]]] = {}
+    for run in runs:
+        groups.setdefault(run.graph, {}).setdefault(flow_text(run.settings), []).append(run)
+    several_nodes = any(len(run.curves) > 1 for run in runs)
     return [
-        LearningCurve(f"{graph}: {node}" if several else graph, tuple(sorted(points[node])))
-        for node in sorted(points)
+        LearningCurve(f"{label} ({node})" if several_nodes else label, points, run.solved)
+        for graph, by_settings in groups.items()
+        for label, members in zip(
+            _group_labels(graph, list(by_settings.values()), alone=len(groups) == 1),
+            by_settings.values(),
+            strict=True,
+        )
+        for run in members
+        for node, points in run.curves.items()
     ]
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    """Whether a value can be drawn. NaN and infinity are stored as strings."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return abs(value) < MAX_DRAWN
-
-
-def _graph_name(run: Path) -> str:
-    """The graph's name, from the summary or, before there is one, from the resolved graph."""
-    try:
-        return str(parse_object((run / SUMMARY_FILE).read_text(encoding="utf-8"))["graph"])
-    except (OSError, ValueError, KeyError):
-        pass
-    try:
-        first = (
-            (run / "graph.yaml").read_text(encoding="utf-8", errors="replace").partition("\n")[0]
-        )
-    except OSError:
-        return run.name
-    name = first.removeprefix("# ").partition(",")[0].strip()
-    return name if first.startswith("# ") and name else run.name
+def _group_labels(graph: str, groups: Sequence[Sequence[EvaluatedRun]], alone: bool) -> list[str]:
+    """The labels of the groups of one graph; if it is `alone`, the title names it."""
+    settings = setting_labels([group[0].settings for group in groups])
+    if alone and all(settings):
+        return settings
+    return [f"{graph}, {label}" if label else graph for label in settings]
 
 
 def curve_bands(curves: Iterable[LearningCurve]) -> list[CurveBand]:
@@ -111,18 +105,15 @@ def curve_bands(curves: Iterable[LearningCurve]) -> list[CurveBand]:
     return [_band(label, group) for label, group in groups.items()]
 
 
-def _band(label: str, curves: list[LearningCurve]) -> CurveBand:
-    """Median and range at every step of an evaluation, from where all curves have begun.
-
-    The curve of a run that ended early, because it was solved, continues with its last value.
-    Otherwise the median would jump to that of the runs that are not solved yet.
-    """
+def _band(label: str, curves: Sequence[LearningCurve]) -> CurveBand:
+    """Median and range at each step of an evaluation, from where all curves have begun to where the first one ends."""
     begin = max(curve.points[0][0] for curve in curves)
-    steps = sorted({step for curve in curves for step, _ in curve.points if step >= begin})
+    end = min(curve.points[-1][0] for curve in curves)
+    steps = sorted({step for c in curves for step, _ in c.points if begin <= step <= end})
     columns = [[_value_at(curve, step) for curve in curves] for step in steps]
     return CurveBand(
         label,
-        len(curves),
+        tuple(curves),
         tuple(steps),
         tuple(statistics.median(column) for column in columns),
         tuple(min(column) for column in columns),
@@ -131,16 +122,16 @@ def _band(label: str, curves: list[LearningCurve]) -> CurveBand:
 
 
 def _value_at(curve: LearningCurve, step: float) -> float:
-    """The value of a curve at a step: interpolated linearly, and constant after the last evaluation."""
+    """The value of a curve at a step between its evaluations: interpolated linearly."""
     after = bisect_right(curve.points, (step, float("inf")))
     x0, y0 = curve.points[after - 1]
-    if x0 == step or after == len(curve.points):
+    if x0 == step:
         return y0
     x1, y1 = curve.points[after]
     return y0 + (y1 - y0) * (step - x0) / (x1 - x0)
 
 
-def _draw(bands: Sequence[CurveBand], path: Path) -> None:
+def _draw(bands: Sequence[CurveBand], title: str, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -148,26 +139,42 @@ def _draw(bands: Sequence[CurveBand], path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for number, band in enumerate(bands):
-        colour = f"C{number % 10}"
-        label = band.label if band.runs == 1 else f"{band.label} ({band.runs} runs)"
-        marker = "o" if len(band.steps) < 40 else ""
-        axes.plot(band.steps, band.median, color=colour, label=label, marker=marker, ms=3, lw=1.6)
-        if band.runs > 1:
-            axes.fill_between(band.steps, band.low, band.high, color=colour, alpha=0.18, lw=0)
-    _style_axes(axes, many=any(band.runs > 1 for band in bands))
+        _draw_band(axes, band, f"C{number % 10}")
+    if any(curve.solved for band in bands for curve in band.curves):
+        axes.plot([], [], color="0.3", marker="*", ms=9, lw=0, label="solved")
+    _style_axes(axes, title, many=any(len(band.curves) > 1 for band in bands))
     figure.savefig(path, format="png")
 
 
-def _style_axes(axes: Any, many: bool) -> None:
+def _draw_band(axes: Any, band: CurveBand, colour: str) -> None:
+    """A single curve is a line. Several are thin lines, with their median and range as far as all of them go."""
+    count = len(band.curves)
+    for curve in band.curves:
+        steps, values = zip(*curve.points, strict=True)
+        if count > 1:
+            axes.plot(steps, values, color=colour, lw=0.7, alpha=0.6)
+        if curve.solved:
+            axes.plot(steps[-1], values[-1], color=colour, marker="*", ms=9)
+    if count == 1:
+        [curve] = band.curves
+        steps, values = zip(*curve.points, strict=True)
+        marker = "o" if len(steps) < 40 else ""
+        axes.plot(steps, values, color=colour, label=band.label, marker=marker, ms=3, lw=1.6)
+        return
+    axes.plot(band.steps, band.median, color=colour, label=f"{band.label} ({count} runs)", lw=2.0)
+    axes.fill_between(band.steps, band.low, band.high, color=colour, alpha=0.18, lw=0)
+
+
+def _style_axes(axes: Any, title: str, many: bool) -> None:
+    axes.set_title(title, fontsize="medium", wrap=True)
     axes.set_xlabel("env steps")
-    axes.set_ylabel(
-        "mean return of an evaluation" + (" (median, minimum to maximum)" if many else "")
-    )
+    explained = "\n(thick: median, shaded: range, while all runs last)" if many else ""
+    axes.set_ylabel(f"mean return of an evaluation{explained}")
     axes.xaxis.set_major_formatter(lambda value, _: _with_unit(value))
     axes.grid(True, alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlim(left=0)
-    axes.legend(frameon=False, loc="best")
+    axes.legend(frameon=False, loc="best", fontsize="small")
 
 
 def _with_unit(value: float) -> str:

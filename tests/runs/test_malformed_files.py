@@ -18,7 +18,7 @@ from flowrl.core.json_text import parse_json, parse_object
 from flowrl.nodes.env_managers.crash_files import CrashFile
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.evaluation import _version_warnings
-from flowrl.runs.plot import learning_curves
+from flowrl.runs.learning_curves import read_run
 
 DEEP = "[" * 100_000
 META = {
@@ -119,7 +119,15 @@ def test_a_malformed_environment_is_a_warning(tmp_path: Path) -> None:
 def test_metrics_that_are_no_objects_are_refused(tmp_path: Path, line: str) -> None:
     run = metrics(tmp_path, line, json.dumps(EVALUATION))
     with pytest.raises(RunError, match=r"metrics.jsonl:1: is not a JSON object; the file is dam"):
-        learning_curves(run)
+        read_run(run)
+
+
+@pytest.mark.parametrize("text", [b"# \xff\n", b"a: [", b""])
+def test_a_resolved_graph_that_is_no_yaml_is_refused(tmp_path: Path, text: bytes) -> None:
+    run = metrics(tmp_path, json.dumps(EVALUATION))
+    (run / "graph.yaml").write_bytes(text)
+    with pytest.raises(RunError, match=r"graph.yaml.*; the file is damaged"):
+        read_run(run)
 
 
 @few
@@ -129,10 +137,10 @@ def test_changed_metrics_are_drawn_or_refused(row: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = metrics(Path(folder), json.dumps(row))
         (run / "summary.json").write_text(DEEP)
-        (run / "graph.yaml").write_bytes(b"# \xff\n")
+        (run / "graph.yaml").write_bytes(b"seed: x\nnodes: 3\nedges: [a -> b, 3, {to: []}]\n")
         try:
-            (curve,) = learning_curves(run)
-            assert all(abs(step) < 1e300 for step, _ in curve.points)
+            (points,) = read_run(run).curves.values()
+            assert all(abs(step) < 1e300 for step, _ in points)
         except RunError as error:
             refusal = str(error)
     assert refusal.startswith(str(run) if refusal else "")
