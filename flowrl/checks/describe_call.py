@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowrl.core.config import Config, PartSpec
+from flowrl.core.config import Config, PartSpec, field_extras
 from flowrl.core.errors import Problem
 from flowrl.core.node import Facts, MissingPackageError, Surroundings, UnsoundError
 from flowrl.graph.model import NodeSpec
@@ -30,9 +30,11 @@ class Description:
     missing_package: str = ""  # the problem, if it is that
 
 
-def has_env(config: Config) -> bool:
+def makes_env(config: Config) -> bool:
     """Return whether a node with these parameters makes an env to describe itself."""
-    values = (getattr(config, name) for name in type(config).model_fields)
+    fields = type(config).model_fields
+    made = [n for n, info in fields.items() if field_extras(info).get("made_to_describe")]
+    values = (getattr(config, name) for name in made)
     return any(isinstance(value, PartSpec) and value.cls.kind == "env" for value in values)
 
 
@@ -40,7 +42,7 @@ def describe(
     spec: NodeSpec, config: Config, surroundings: Surroundings, in_fork: bool
 ) -> Description:
     """Describe a node with this config. With `in_fork`, an env is made in a fork of this process."""
-    if not has_env(config):
+    if not makes_env(config):
         return _describe_here(spec, config, surroundings)
     with _notice_if_slow(spec):
         if in_fork:

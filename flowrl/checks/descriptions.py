@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flowrl.checks.describe_call import describe, has_env
+from flowrl.checks.describe_call import describe, makes_env
 from flowrl.checks.ordering import find_cycle, is_feedback, topological_order
 from flowrl.core.batch import Schema
 from flowrl.core.config import Config
@@ -98,7 +98,7 @@ class NodeDescriber:
 
     def _reason_to_skip(self, config: Config, edges: list[Edge]) -> str:
         """Return why a node cannot be described without making an env; empty if it can."""
-        if self.envs == "skip" and has_env(config):
+        if self.envs == "skip" and makes_env(config):
             return "its env was not made"
         for edge in edges:
             if edge.kind == "state" or is_feedback(self.graph, edge):

@@ -51,12 +51,15 @@ def part(
     default: Any = REQUIRED,
     phase: bool = False,
     usual_type: str | None = None,
+    made_to_describe: bool = True,
 ) -> Any:
     """Declare a parameter that is a part (a policy, a model, an env) with a type and parameters of its own.
 
     `shared` names a section at the top of the graph. The part is this section, overridden by the keys that the node
     sets. `default` is written as in YAML: a type's name, or a mapping with `type`. With the default None there is no
     part if neither the section nor the node gives one; `usual_type` is the type of one that is given without a type.
+    `made_to_describe` says whether the node's `describe` makes the part. Where envs must not be made, such nodes are
+    not described.
     """
     extra = {
         "part": kind,
@@ -64,6 +67,7 @@ def part(
         "phase": phase,
         "written": default,
         "usual_type": usual_type,
+        "made_to_describe": made_to_describe,
     }
     if default is REQUIRED:
         return Field(description=about, json_schema_extra=extra)

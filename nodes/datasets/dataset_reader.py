@@ -41,6 +41,7 @@ class DatasetReader(Node):
             shared="env",
             default=None,
             usual_type="gymnasium",
+            made_to_describe=False,
         )
 
     @classmethod

@@ -87,6 +87,9 @@ class FailureTracker:
         self.counts.dropped_steps += dropped_steps
         self._ctx.log(f"env {index}: not restored: {reason}; it starts a new episode")
 
+    def count_dropped_output(self, dropped_bytes: int) -> None:
+        self.counts.dropped_output_bytes += dropped_bytes
+
     def state_dict(self) -> dict[str, Any]:
         """The attempts and counts."""
         return {"attempts": list(self.attempts), "counts": asdict(self.counts)}

@@ -107,7 +107,13 @@ class WorkerEnvManager(EnvManager):
         self._shared = self._make_shared_rows(c.count * (1 + c.pre_reset), len(groups))
         self._row = np.arange(c.count)  # in which each env plays
         return WorkerPool(
-            self._shared, groups, self._start_worker, self._replace_worker, c, self.max_spin_s
+            self._shared,
+            groups,
+            self._start_worker,
+            self._replace_worker,
+            self._failures.count_dropped_output,
+            c,
+            self.max_spin_s,
         )
 
     def _default_envs_per_worker(self) -> int:

@@ -92,6 +92,14 @@ def test_phases_of_unknown_length_are_shown_by_their_steps(flowrl: Flowrl) -> No
     assert "1000 env steps: collector -&gt; buffer" in drawn
 
 
+def test_demonstrations_are_described_without_their_env(flowrl: Flowrl) -> None:
+    graph = ["cartpole_dqn_demos", "--no-envs", "--json"]
+    assert "demos" not in one_line(flowrl("check", *graph)[1])["not_checked"]
+    status, out, _ = flowrl("check", *graph, "--set", "policy.gamma=0.5")
+    assert status == 2
+    assert any("gamma" in str(problem) for problem in one_line(out)["problems"])
+
+
 def test_facts_that_envs_do_not_decide_are_still_checked() -> None:
     """A graph without envs is checked as usual."""
     data = {

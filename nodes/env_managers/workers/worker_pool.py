@@ -51,16 +51,17 @@ class WorkerPool:
         rows_of: Sequence[range],
         start_worker: Callable[[int, ManagerWaker], Worker],
         replace_worker: ReplaceWorker,
+        count_dropped_output: Callable[[int], None],
         config: Any,
         max_spin_s: float,
     ) -> None:
-        """`rows_of` are the rows of each worker."""
+        """`rows_of` are the rows of each worker. `count_dropped_output` is called with the bytes that are dropped."""
         self.shared, self.rows_of = shared, rows_of
         self._start_worker, self._replace_worker = start_worker, replace_worker
         self._config = config
         request_short_slices()  # workers inherit this and the next
         request_precise_timers()
-        self.dropped_output_bytes = 0
+        self._count_dropped_output = count_dropped_output
         self.manager_waker = ManagerWaker()
         self._fence = Lock()  # acquiring it orders memory accesses on x86: see `wake_sleepers`
         self._adaptive_wait = AdaptiveWait(max_spin_s)
@@ -229,7 +230,7 @@ class WorkerPool:
                 row, _ = decode_activity(int(self.shared.activity[number]))
                 self._replace_worker(number, row, reason, limit_s)
             elif (output_bytes := worker.output_bytes()) > MAX_OUTPUT_BYTES:
-                self.dropped_output_bytes += output_bytes
+                self._count_dropped_output(output_bytes)
                 worker.drop_output()
 
     def check_memory(self) -> None:

@@ -136,10 +136,10 @@ def test_envs_that_cannot_be_replayed_after_their_worker_died_fail_their_next_st
 def test_excessive_output_of_a_worker_is_dropped() -> None:
     with failing("sync", "flood", probability=1.0, at=1, envs_per_worker=3) as envs:
         checker, pool = TransitionChecker(envs), envs.pool
-        while pool.workers[0].output_bytes() <= 16 << 20 and not pool.dropped_output_bytes:
+        while pool.workers[0].output_bytes() <= 16 << 20 and not envs.failures.dropped_output_bytes:
             checker.play(1)
         pool.check_workers()
-        assert pool.dropped_output_bytes > 16 << 20
+        assert envs.failures.dropped_output_bytes > 16 << 20
         assert pool.workers[0].output_bytes() < 16 << 20
 
 
