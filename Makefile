@@ -1,5 +1,6 @@
 # make run    set up, and train CartPole          make check      format, lint, types, quick tests
 # make test   set up, and run the quick tests     make test-all   all tests
+# make docs   the documentation as a site in build/docs, with its links checked
 # make bench  the benchmarks (an hour or so; nothing else should run on the machine)
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ STAMP := $(VENV)/.flowrl-installed
 TYPED := .mypy_cache/installed
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal -rs
 
-.PHONY: run test test-slow test-all check types bench clean
+.PHONY: run test test-slow test-all check types docs bench clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
@@ -34,6 +35,9 @@ types:
 	@rm -rf $(TYPED) && mkdir -p $(TYPED)/flowrl
 	@ln -s $(CURDIR)/flowrl/* $(CURDIR)/nodes $(CURDIR)/graphs $(TYPED)/flowrl
 	MYPYPATH=$(TYPED) $(BIN)/mypy
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict -f docsite/mkdocs.yml
 
 bench: $(STAMP)
 	$(BIN)/python -m bench

@@ -6,6 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+
+from flowrl.version import VERSION
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {
@@ -93,3 +96,33 @@ def test_no_file_names_a_place_on_one_machine() -> None:
 
 def test_the_package_declares_its_types() -> None:
     assert ROOT / "flowrl" / "py.typed" in data()
+
+
+def test_the_citation_names_this_version_and_licence() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == VERSION
+    assert citation["license"] == setup()["metadata"]["license"]
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+
+
+@pytest.mark.parametrize("name", ["mistake", "idea"])
+def test_the_forms_for_issues_can_be_read(name: str) -> None:
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text())
+    assert {"name", "description", "body"} <= form.keys()
+    assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_the_extras_that_the_pages_name_exist() -> None:
+    """Also those in errors: `pip install 'flowrl[video]'`."""
+    extras = set(setup()["options.extras_require"])
+    named = {
+        extra
+        for path in tracked()
+        if path.suffix in (".md", ".py", ".yaml") and path.is_file()
+        for found in re.findall(
+            r"pip install '(?:flowrl|\.)\[([a-z0-9,]+)\]'", path.read_text("utf-8")
+        )
+        for extra in found.split(",")
+    }
+    assert {"video", "atari"} <= named
+    assert named <= extras
