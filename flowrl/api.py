@@ -49,8 +49,9 @@ class FlowGraph:
     def check(self, *, envs: EnvUse = "make", in_fork: bool = False) -> CheckedGraph:
         """Check the graph: `.ok`, `.problems`, `.deterministic` and `.reasons` of the result say what was found.
 
-        `envs` says whether envs are made to learn their spaces: `"make"` all of them, `"make_if_installed"` those
-        whose packages are installed, or `"skip"`. `.undescribed` has the nodes whose columns are then unknown.
+        `envs` says whether envs are made to learn their spaces: `"make"` all of them (`"play"`: and to see what their
+        `info` offers), `"make_if_installed"` those whose packages are installed, or `"skip"`. `.undescribed` has the
+        nodes whose columns are then unknown.
         With `in_fork`, each env is made in a fork of this process, and one that ends or blocks it is a problem of the
         graph; the commands do this on Linux. Without, such an env ends or blocks this process.
         """

@@ -15,7 +15,8 @@ from flowrl.core.ports import In, Link
 from flowrl.graph.model import Edge, Graph, PortRef, client_roles
 
 # Whether nodes make envs to describe themselves: always, only where the packages are installed, or never.
-EnvUse = Literal["make", "make_if_installed", "skip"]
+# With `play`, they are made, and nodes may also play in them to look for what is worth a note.
+EnvUse = Literal["make", "play", "make_if_installed", "skip"]
 
 
 @dataclass(slots=True)
@@ -88,9 +89,10 @@ class NodeDescriber:
             links,
             connected,
             self._client_roles.get(name, frozenset()),
+            wants_notes=self.envs == "play",
         )
         found = describe(spec, config, known, self._in_fork)
-        if found.missing_package and self.envs != "make":
+        if found.missing_package and self.envs == "make_if_installed":
             self.descriptions.undescribed[name] = found.missing_package
         elif found.problem is not None:
             self.problems.append(found.problem)

@@ -30,7 +30,7 @@ def check(arguments: Namespace) -> int:
 
     layout = None
     try:
-        checked = read_graph(arguments, "skip" if arguments.no_envs else "make")
+        checked = read_graph(arguments, "skip" if arguments.no_envs else "play")
         if checked.ok and arguments.placement:
             graph = checked.graph
             layout = make_layout(graph, resolve_placement(graph, arguments.placement))

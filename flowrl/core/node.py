@@ -33,6 +33,8 @@ class Surroundings:
     connected_outputs: frozenset[str]
     # The roles of the nodes that are linked to this one.
     client_roles: frozenset[str] = frozenset()
+    # Whether the node may take its time to look for what its `Facts.notes` say, for `flowrl check`.
+    wants_notes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Facts:
     checks_numbers: bool = False
     # Why two runs may differ; empty if they do not.
     nondeterministic: str = ""
+    # Lines that `flowrl check` prints about the node; they are asked for by `Surroundings.wants_notes`.
+    notes: tuple[str, ...] = ()
     # Passed to the `describe` of clients that link to this node.
     service: Any = None
     # Modules that making or firing the node imports. A process of several sites imports them once.

@@ -31,6 +31,9 @@ def check_text(checked: CheckedGraph, layout: SiteLayout | None = None) -> str:
     lines += ["", *determinism_lines(checked)]
     if checked.undescribed:
         lines += ["", *unchecked_lines(checked)]
+    notes = [f"  {name}: {note}" for name, facts in checked.facts.items() for note in facts.notes]
+    if notes:
+        lines += ["", "Notes", *notes]
     return "\n".join(lines)
 
 
@@ -175,6 +178,7 @@ def check_json(checked: CheckedGraph, layout: SiteLayout | None = None) -> dict[
         },
         "problems": _problems_json(checked.problems),
         "warnings": _problems_json(checked.warnings),
+        "notes": {name: list(facts.notes) for name, facts in checked.facts.items() if facts.notes},
         "envs_checked": not checked.undescribed,
         "not_checked": checked.undescribed,
         "sites": sites,
@@ -192,6 +196,7 @@ def unreadable_graph_json(problems: Iterable[Problem]) -> dict[str, object]:
         "schedule": {},
         "problems": _problems_json(problems),
         "warnings": [],
+        "notes": {},
         "envs_checked": False,
         "not_checked": {},
         "sites": {},

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
-from flowrl.nodes.envs.steps import Episode, Steps
+from flowrl.nodes.envs.info import PREFIX
+from flowrl.nodes.envs.steps import Episode, Steps, with_last_info
 from flowrl.nodes.origin import OriginTracker
 from flowrl.nodes.policy import AnyActMode
 
@@ -183,7 +184,10 @@ def _rows_of(columns: Mapping[str, Array], ids: Array) -> dict[str, Array]:
 def _collected_steps(
     ids: Array | None, columns: dict[str, Array], stepped: Steps
 ) -> CollectedSteps:
-    _, reward, terminated, truncated, next_obs, episodes, failed, absent = stepped
+    _, reward, terminated, truncated, next_obs, episodes, failed, absent, info = stepped
+    if info:
+        columns.update((PREFIX + name, values) for name, values in info.items())
+        episodes = with_last_info(stepped, ids)
     if len(failed):  # the flags of an invalid row do not say that an episode ended
         terminated, truncated = terminated.copy(), truncated.copy()
         terminated[failed] = truncated[failed] = False

@@ -15,6 +15,7 @@ from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import Actor
 from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
+from flowrl.nodes.envs.info import PREFIX
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.origin import NO_WEIGHTS_VERSION, ORIGIN_SCHEMA, OriginTracker
@@ -51,10 +52,11 @@ class Collector(Node):
         return spec, policy_for(config.policy, spec.obs, spec.action)
 
     @classmethod
-    def extra_columns(cls, config: Any, policy: Policy) -> Schema:
-        """The columns of rows that depend on the policy and on `origin`."""
+    def extra_columns(cls, config: Any, policy: Policy, spec: EnvSpec) -> Schema:
+        """The columns of rows that depend on the policy, on `origin`, and on the env's `info`."""
         origin = ORIGIN_SCHEMA if config.origin else {}
-        return {**policy.collect_columns(), **policy.memory_columns(), **origin}
+        info = {PREFIX + name: column for name, column in spec.info.items()}
+        return {**policy.collect_columns(), **policy.memory_columns(), **origin, **info}
 
     def setup(self) -> None:
         self.envs = join_managers(self.envs)

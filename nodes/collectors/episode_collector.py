@@ -48,7 +48,7 @@ class EpisodeCollector(Collector):
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         spec, policy = cls.spec_and_policy(config, surroundings)
         _check_config(config, policy)
-        extra = cls.extra_columns(config, policy)
+        extra = cls.extra_columns(config, policy, spec)
         rows = row_schema(spec.obs, spec.action, extra)
         why = "envs are stepped as they are ready" if config.stepping == "ready" else ""
         return Facts(

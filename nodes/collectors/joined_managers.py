@@ -34,6 +34,9 @@ def join_specs(specs: Any) -> EnvSpec:
         if spec.agents != first.agents:
             what = f"env managers have {first.agents} and {spec.agents} agents in each env"
             raise UnsoundError(what, "link managers of the same kind of env")
+        if spec.info != first.info:
+            what = f"env managers list different info: {dict(first.info)} and {dict(spec.info)}"
+            raise UnsoundError(what, "list the same in the `env` of each")
         if (spec.obs, spec.action) != (first.obs, first.action):
             raise UnsoundError(
                 f"env managers differ: {first.obs} and {spec.obs}, {first.action} and "
@@ -165,7 +168,8 @@ def _merge_steps(parts: Sequence[Steps], places: Array) -> Steps:
         sorted(int(places[offsets[n] + k]) for n, rows in enumerate(lists) for k in rows)
         for lists in ([part.failed for part in parts], [part.absent for part in parts])
     )
-    return Steps(**columns, episodes=episodes, failed=failed, absent=absent)
+    info = {n: np.concatenate([part.info[n] for part in parts])[order] for n in parts[0].info}
+    return Steps(**columns, episodes=episodes, failed=failed, absent=absent, info=info)
 
 
 class LocalReceive:

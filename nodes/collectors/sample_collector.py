@@ -53,7 +53,7 @@ class SampleCollector(Collector):
         spec, policy = cls.spec_and_policy(config, surroundings)
         slicer = RowSlicer.for_policy(policy)
         _check_config(config, spec, slicer)
-        extra = cls.extra_columns(config, policy)
+        extra = cls.extra_columns(config, policy, spec)
         why = "envs are stepped as they are ready"
         return Facts(
             outs={"data": sliced_schema(row_schema(spec.obs, spec.action, extra), policy)},
@@ -70,7 +70,7 @@ class SampleCollector(Collector):
     def _restart(self) -> None:
         super()._restart()
         spec, policy = self.envs.spec(), self.policy
-        extra = self.extra_columns(self.config, policy)
+        extra = self.extra_columns(self.config, policy, spec)
         self._slicer = RowSlicer.for_policy(policy)
         self.pending_steps = PendingSteps(step_schema(spec.obs, spec.action, extra), spec.count)
         envs = np.array_split(np.arange(spec.count).reshape(-1, spec.agents), 2)

@@ -18,8 +18,9 @@ from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 from flowrl.nodes.envs.agent_rows import as_agent_rows, env_spec
 from flowrl.nodes.envs.callables import env_makers
+from flowrl.nodes.envs.info import info_notes
 from flowrl.nodes.envs.spec import EnvSpec, env_columns, env_part, evaluation_part
-from flowrl.nodes.envs.steps import Episode, Steps, Timestep
+from flowrl.nodes.envs.steps import Episode, Steps, Timestep, with_last_info
 from flowrl.nodes.observations import NestedColumns
 
 
@@ -65,7 +66,9 @@ class EnvManager(Node):
             config_for_clients(config, surroundings.client_roles),
             cls.nondeterministic(config),
         )
-        return Facts(service=env_spec(config.env, config.count), nondeterministic=why)
+        spec = env_spec(config.env, config.count)
+        notes = info_notes(config.env, spec.info) if surroundings.wants_notes else ()
+        return Facts(service=spec, nondeterministic=why, notes=notes)
 
     @classmethod
     def nondeterministic(cls, config: Any) -> str:
@@ -81,6 +84,8 @@ class EnvManager(Node):
         self._ids: Sequence[int] = range(self.config.count)
         self._known_ids = frozenset(self._ids)
         self._spec = env_spec(self._part, self.config.count)
+        # For agents that act by themselves, the listed entries of `info` are part of the record of all agents.
+        self._info_columns = self._spec.info if self._spec.agents == 1 else {}
         self._episode_quota: int | None = None
         self._manual_obs: Array | None = None  # to act on next; None unless `launch` was called
         self.seed(self.ctx.seed_for("episodes"), self.config.dynamic_seeds)
@@ -272,14 +277,23 @@ class EnvManager(Node):
         """Count the episodes that ended, keep the observations to act on, and return the steps by id."""
         self._manual_obs = self._launched_obs().copy()  # a caller may hold the old array
         self._manual_obs[ids] = steps.obs
-        ended = {episode.env_id: episode for episode in steps.episodes}
+        ended = {episode.env_id: episode for episode in with_last_info(steps, ids)}
         for i in ended:
             self._episodes_played[i] += 1
         flags = (steps.reward.tolist(), steps.terminated.tolist(), steps.truncated.tolist())
         rows = zip(ids.tolist(), steps.next_obs, *flags, strict=True)
         failed, absent = set(steps.failed), set(map(int, steps.absent))
         return {
-            i: Timestep(obs, reward, terminated, truncated, ended.get(i), k in failed, k in absent)
+            i: Timestep(
+                obs,
+                reward,
+                terminated,
+                truncated,
+                ended.get(i),
+                k in failed,
+                k in absent,
+                {name: values[k] for name, values in steps.info.items()},
+            )
             for k, (i, obs, reward, terminated, truncated) in enumerate(rows)
         }
 

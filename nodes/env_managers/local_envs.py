@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from flowrl.core.batch import Array, Schema
 from flowrl.nodes.env_managers.env_error import ENV_EXCEPTIONS
 from flowrl.nodes.env_managers.env_history import CarryOverLayers, carry_over_layers
 from flowrl.nodes.env_managers.time_limits import TimeLimits
 from flowrl.nodes.env_managers.watchdog import Watchdog
+from flowrl.nodes.envs.info import InfoReader, recording_step, zero_info
 
 
 class LocalEnvs:
     """Each env is made before its first episode, and again after it was discarded."""
 
-    def __init__(self, count: int, make_env: Callable[[int], Any], watchdog: Watchdog) -> None:
+    def __init__(
+        self, count: int, make_env: Callable[[int], Any], watchdog: Watchdog, info: Schema
+    ) -> None:
         self._make_env, self._watch = make_env, watchdog.watch
+        self._info_reader = InfoReader(info)
+        self.info = zero_info(info, count)  # of the last step of each env
         self.time_limits = TimeLimits(count)
         self.envs: list[Any] = [None] * count
         self.step_calls: list[Callable[..., Any]] = [_raise_not_made] * count
@@ -33,12 +40,18 @@ class LocalEnvs:
         """Make the env, as if it had played the episodes that left this carry-over."""
         env = self.envs[index] = self._make_env(index)
         step = self.time_limits.remove_wrapper(index, env).step
+        if self.info:
+            step = recording_step(step, self._info_reader, partial(self._write_info, index))
         self.step_calls[index] = self._watch("step", index, step)
         self.reset_calls[index] = self._watch("reset", index, env.reset)
         self._has_own_return[index] = hasattr(env, "unwrapped_return")
         layers = self._carry_over[index] = carry_over_layers(env)
         if layers is not None:
             layers.set(carried)
+
+    def _write_info(self, index: int, values: list[Array]) -> None:
+        for array, value in zip(self.info.values(), values, strict=True):
+            array[index] = value
 
     def carry_over(self, index: int) -> str:
         """The data that the env carries over to its next episode. Call this right before a reset."""

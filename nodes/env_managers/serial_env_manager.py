@@ -105,7 +105,7 @@ class SerialEnvManager(EnvManager):
         def make(index: int) -> Any:
             return self._part.make(self._make_index(index))
 
-        return LocalEnvs(self.config.count, make, self._watchdog)
+        return LocalEnvs(self.config.count, make, self._watchdog, self._info_columns)
 
     def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
         """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
@@ -114,7 +114,8 @@ class SerialEnvManager(EnvManager):
         envs = self.local_envs
         if self._sent or ids is not None:
             self._require_steppable(at, self._sent)
-        return self._step_envs(envs, at, acts)
+        steps = self._step_envs(envs, at, acts)
+        return self._with_info(steps, at) if self._info_columns else steps
 
     def send(self, ids: Array, actions: Array) -> None:
         """Keep the actions of these envs until `recv`, which steps them."""
@@ -130,7 +131,12 @@ class SerialEnvManager(EnvManager):
         if missing := set(at) - self._sent.keys():
             raise ValueError(f"env {min(missing)}: it was not sent; send it before receiving it")
         acts = np.array([self._sent.pop(index) for index in at], self._action_dtype)
-        return np.array(at, np.int64), self._step_envs(self.local_envs, at, acts)
+        steps = self._step_envs(self.local_envs, at, acts)
+        return np.array(at, np.int64), self._with_info(steps, at) if self._info_columns else steps
+
+    def _with_info(self, steps: Steps, ids: Sequence[int]) -> Steps:
+        info = {name: array[list(ids)] for name, array in self.local_envs.info.items()}
+        return steps._replace(info=info)
 
     # stepping
 

@@ -50,8 +50,13 @@ class StepAssembler:
         self._statistics.count_steps(None, shared.reward)
         obs, reward = shared.obs.copy(), shared.reward.astype(np.float32)
         if shared.has_flags():
-            return self._with_all_ends(obs, reward)
-        return Steps(obs, reward, no_ends, no_ends, obs, [])
+            steps = self._with_all_ends(obs, reward)
+        else:
+            steps = Steps(obs, reward, no_ends, no_ends, obs, [])
+        return steps if not shared.info else steps._replace(info=self._info_of(slice(None)))
+
+    def _info_of(self, rows: Array | slice) -> dict[str, Array]:
+        return {name: np.array(array[rows]) for name, array in self._shared.info.items()}
 
     def _with_all_ends(self, obs: Array, reward: Array) -> Steps:
         shared, tracker, episodes = self._shared, self._tracker, []
@@ -78,8 +83,10 @@ class StepAssembler:
         if not flags.any() and not self._tracker.restarted:
             obs, no_ends = shared.obs[rows], self._no_ends[: len(at)]
             self._statistics.count_steps(at, reward)
-            return Steps(obs, reward.astype(np.float32), no_ends, no_ends, obs, [])
-        return self._with_ends_and_failures(at, reward, flags)
+            steps = Steps(obs, reward.astype(np.float32), no_ends, no_ends, obs, [])
+        else:
+            steps = self._with_ends_and_failures(at, reward, flags)
+        return steps if not shared.info else steps._replace(info=self._info_of(rows))
 
     def _with_ends_and_failures(self, at: Array, reward: Array, flags: Array) -> Steps:
         shared, tracker, envs = self._shared, self._tracker, self._envs

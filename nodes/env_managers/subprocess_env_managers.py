@@ -43,9 +43,8 @@ class SyncSubprocessEnvManager(WorkerEnvManager):
 
     def _make_shared_rows(self, rows: int, workers: int) -> SharedRows:
         self._memory_fd = create_shared_memory()
-        return shared_rows_for(
-            self._obs_column, self._action_column, rows, workers, self._memory_fd
-        )
+        columns = self._obs_column, self._action_column
+        return shared_rows_for(*columns, rows, workers, self._memory_fd, self._info_columns)
 
     def _start_worker(self, worker: int, manager_waker: ManagerWaker) -> Worker:
         rows = self._groups[worker]
@@ -56,6 +55,7 @@ class SyncSubprocessEnvManager(WorkerEnvManager):
             "workers": self._shared.workers,
             "own_rows": [rows.start, rows.stop],
             "memory_fd": self._memory_fd,
+            "info": {name: (c.dtype, c.shape) for name, c in self._info_columns.items()},
             "count": self.config.count,
             "first_make_index": self._make_index(0),
             "auto_reset": not self.config.pre_reset,

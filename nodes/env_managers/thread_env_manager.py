@@ -25,7 +25,8 @@ class ThreadEnvManager(WorkerEnvManager):
         return 1
 
     def _make_shared_rows(self, rows: int, workers: int) -> SharedRows:
-        return shared_rows_for(self._obs_column, self._action_column, rows, workers)
+        columns = self._obs_column, self._action_column
+        return shared_rows_for(*columns, rows, workers, info=self._info_columns)
 
     def _start_worker(self, worker: int, manager_waker: ManagerWaker) -> Worker:
         count = self.config.count

@@ -15,6 +15,7 @@ from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.nodes.env_managers.env_manager import EnvManager, config_for_clients
 from flowrl.nodes.envs.entry_points import import_package
 from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.info import info_columns, pool_info
 from flowrl.nodes.envs.spec import (
     EnvSpec,
     env_part,
@@ -22,7 +23,7 @@ from flowrl.nodes.envs.spec import (
     observation_columns,
     space_column,
 )
-from flowrl.nodes.envs.steps import COLUMNS, Steps, Timestep
+from flowrl.nodes.envs.steps import COLUMNS, NO_INFO_COLUMNS, Steps, Timestep
 from flowrl.nodes.observations import NestedColumns, ObsColumns
 
 
@@ -45,7 +46,9 @@ class VectorEnvManager(EnvManager):
     @classmethod
     def spec_of(cls, config: Any) -> EnvSpec:
         """The spec of a pool with these parameters."""
-        return EnvSpec(*cls.columns(config), config.count, together=config.count)
+        obs, action = cls.columns(config)
+        info = info_columns(env_part(config.env))
+        return EnvSpec(obs, action, config.count, together=config.count, info=info)
 
     @classmethod
     def columns(cls, config: Any) -> tuple[ObsColumns, Column]:
@@ -142,7 +145,8 @@ class VectorEnvManager(EnvManager):
         place = {int(env): k for k, env in enumerate(order)}
         failed = sorted(place[k] for k in steps.failed)
         columns = {name: getattr(steps, name)[order] for name in COLUMNS}
-        return order, steps._replace(**columns, failed=failed)
+        info = {name: array[order] for name, array in steps.info.items()}
+        return order, steps._replace(**columns, failed=failed, info=info)
 
     def step(self, actions: Mapping[int, Any]) -> dict[int, Timestep]:
         """Step the envs of these ids. A pool steps all envs, so those that are done get some action, too."""
@@ -167,7 +171,7 @@ class VectorEnvManager(EnvManager):
 
     def _step_pool(self, actions: Array) -> Steps:
         """Step all envs. (A small pool takes microseconds, so this does as little as it can.)"""
-        obs, reward, terminated, truncated, _ = self._call_step(actions)
+        obs, reward, terminated, truncated, info = self._call_step(actions)
         if obs.dtype != self._obs_dtype:
             obs = obs.astype(self._obs_dtype)
         if reward.dtype != np.float32:
@@ -177,12 +181,14 @@ class VectorEnvManager(EnvManager):
         if begun is not None:
             statistics.discard_steps(begun)
         ended = self._ended_envs(terminated, truncated)
+        listed = self._spec.info
+        columns = pool_info(info, listed, self.config.count) if listed else NO_INFO_COLUMNS
         if ended is None and begun is None:
-            return Steps(obs, reward, terminated, truncated, obs, [])
+            return Steps(obs, reward, terminated, truncated, obs, [], info=columns)
         self._ended = ended
         episodes = [] if ended is None else statistics.finished_episodes(ended)
         failed = () if begun is None else begun.tolist()
-        return Steps(obs, reward, terminated, truncated, obs, episodes, failed)
+        return Steps(obs, reward, terminated, truncated, obs, episodes, failed, info=columns)
 
     def _ended_envs(self, terminated: Array, truncated: Array) -> Array | None:
         """The envs whose episodes end, if any do."""
@@ -275,6 +281,9 @@ def _pool_env(config: Any) -> Any:
                 "use another kind of env manager",
                 f"env.{name}",
             )
+    if isinstance(env.info, list) and env.info:
+        what, name = "the entries of a pool's `info` need types", env.info[0]
+        raise UnsoundError(what, f"write `info: {{{name}: float32}}`", "env.info")
     if getattr(env, "max_episode_steps", None):
         kwargs = {**env.kwargs, "max_episode_steps": env.max_episode_steps}
         return env.model_copy(update={"kwargs": kwargs})

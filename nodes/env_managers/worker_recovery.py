@@ -28,9 +28,6 @@ from flowrl.nodes.env_managers.workers.shared_rows import (
 )
 from flowrl.nodes.env_managers.workers.worker_pool import WorkerPool
 
-# The fields of a row that replaying its env overwrites.
-RESULT_FIELDS = ("action", "flags", "reward", "unwrapped_return", "final_obs", "seed", "obs")
-
 
 class WorkerRecovery:
     """Replaces workers, and recovers their envs."""
@@ -153,7 +150,7 @@ class WorkerRecovery:
     def _leads_to_same_row(self, worker: int, row: int, episodes: Sequence[EpisodeActions]) -> bool:
         """Replay an env, and return whether it observes what its row says. If so, the row is left as it was."""
         shared = self._shared
-        before = {name: getattr(shared, name)[row].copy() for name in RESULT_FIELDS}
+        before = {name: getattr(shared, name)[row].copy() for name in shared.result_fields}
         finished = row in replay_in_workers(self._pool, {row: episodes})
         if self._replaying[worker] or not finished:
             return False

@@ -9,12 +9,13 @@ managers know nothing of agents.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array, Column
+from flowrl.core.batch import Array, Column, Schema
+from flowrl.nodes.envs.info import PREFIX, info_columns
 from flowrl.nodes.envs.spec import EnvSpec, env_columns, env_part
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.models.features import ACTION_MASK
@@ -24,6 +25,7 @@ OBS = "obs"  # of each agent: its first observation, or what its action led to
 ACTIVE = "active"  # whether it acts in the next step
 ACTED = "acted"  # whether it did in this one; if not, its reward and flags are invalid
 REWARD, TERMINATED, TRUNCATED = "reward", "terminated", "truncated"
+INFO = PREFIX  # before the names of the listed entries of its `info`
 RETURN, LENGTH = "return", "length"  # of its episode so far, in the env's own rewards
 
 
@@ -34,6 +36,7 @@ class AgentColumns:
     count: int
     obs: ObsColumns
     action: Column
+    info: Schema = field(default_factory=dict)  # the listed entries of `info`
 
     @property
     def record(self) -> NestedColumns:
@@ -43,7 +46,11 @@ class AgentColumns:
         ends = {name: Column("bool", (self.count,)) for name in (TERMINATED, TRUNCATED)}
         numbers = {REWARD: "float64", RETURN: "float64", LENGTH: "int64"}
         scalars = {name: Column(dtype, (self.count,)) for name, dtype in numbers.items()}
-        return NestedColumns({**obs, **flags, **ends, **scalars})
+        info = {
+            INFO + name: Column(as_bits(column), (self.count, *column.shape))
+            for name, column in self.info.items()
+        }
+        return NestedColumns({**obs, **flags, **ends, **scalars, **info})
 
     @property
     def actions(self) -> Column:
@@ -52,6 +59,12 @@ class AgentColumns:
 
     def _of_all(self, column: Column) -> Column:
         return Column(column.dtype, (self.count, *column.shape))
+
+
+def as_bits(column: Column) -> str:
+    """The dtype of an entry of `info` in records. Floats are unsigned integers there, as records hold no NaN."""
+    dtype = np.dtype(column.dtype)
+    return f"uint{8 * dtype.itemsize}" if dtype.kind == "f" else column.dtype
 
 
 def agent_columns(env: Any) -> AgentColumns | None:
@@ -66,9 +79,9 @@ def env_spec(env: Any, count: int) -> EnvSpec:
     obs, action = env_columns(part)  # raises if the env cannot be made
     agents = agent_columns(part)
     if agents is None:
-        return EnvSpec(obs, action, count)
-    rows = count * agents.count
-    return EnvSpec(agents.obs, agents.action, rows, agents.count, together=agents.count)
+        return EnvSpec(obs, action, count, info=info_columns(part))
+    n = agents.count
+    return EnvSpec(agents.obs, agents.action, count * n, n, together=n, info=agents.info)
 
 
 def as_agent_rows(envs: Any) -> Any:
@@ -156,6 +169,12 @@ class AgentRows:
         returns, lengths = records[RETURN].reshape(-1), records[LENGTH].reshape(-1)
         ended = np.flatnonzero(terminated | truncated).tolist()
         failed = [row for k in steps.failed for row in range(k * n, k * n + n)]
+        info = {
+            name: np.array(records[INFO + name])
+            .view(column.dtype)
+            .reshape(len(rows), *column.shape)
+            for name, column in self._spec.info.items()
+        }
         return Steps(
             self.obs_to_act_on(steps.obs),
             records[REWARD].reshape(-1).astype(np.float32),
@@ -165,6 +184,7 @@ class AgentRows:
             [Episode(int(rows[k]), float(returns[k]), int(lengths[k])) for k in ended],
             failed,
             np.setdiff1d(np.flatnonzero(~acted), failed),
+            info,
         )
 
     def obs_to_act_on(self, records: Array) -> Array:

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import field_validator
+
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, parts
@@ -18,6 +20,7 @@ from flowrl.nodes.envs.entry_points import (
     register_package_of,
     require_interface,
 )
+from flowrl.nodes.envs.info import InfoSetting, check_setting
 from flowrl.nodes.envs.spec import probe_columns
 from flowrl.nodes.envs.wrappers.wrapper import for_any_purpose, select_for_purpose, wrap_env
 from flowrl.nodes.observations import ObsColumns
@@ -42,6 +45,16 @@ class Gymnasium(Part):
             ge=1,
         )
         wrappers: Any = parts("wrapper", "the wrappers of each env, innermost first")
+        info: InfoSetting = param(
+            {},
+            "entries of `info` that become columns: names with their types, such as "
+            "`{is_success: bool}`, or a list of names",
+        )
+
+        @field_validator("info")
+        @classmethod
+        def _check_info(cls, setting: InfoSetting) -> InfoSetting:
+            return check_setting(setting)
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)

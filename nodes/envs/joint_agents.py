@@ -48,12 +48,12 @@ class JointAgentsEnv(gymnasium.Env):
         """Step the active agents; actions chosen for the others have no effect."""
         active = list(self._env.agents)
         actions = {agent: action[self._agents.index(agent)] for agent in active}
-        obs, rewards, terminated, truncated, _ = self._env.step(actions)
+        obs, rewards, terminated, truncated, infos = self._env.step(actions)
         over = all(terminated.get(a, True) or truncated.get(a, False) for a in active)
         cut = over and any(truncated.get(a, False) and not terminated.get(a) for a in active)
         total = float(sum(rewards.values()))
         reward = total / len(self._agents) if self._mean else total
-        return self._joint_obs(obs), reward, over and not cut, cut, {}
+        return self._joint_obs(obs), reward, over and not cut, cut, dict(infos)
 
     def render(self) -> Any:
         return self._env.render()

@@ -12,6 +12,7 @@ from flowrl.core.config import param
 from flowrl.nodes.envs.agent_rows import AgentColumns
 from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.info import info_columns
 from flowrl.nodes.envs.parallel_api import require_parallel_api
 from flowrl.nodes.envs.spec import probe_env
 from flowrl.nodes.envs.wrappers.wrapper import select_for_purpose
@@ -41,12 +42,15 @@ class PettingZoo(Gymnasium):
         )
 
         @model_validator(mode="after")
-        def refuse_reward_of_shared(self) -> Any:
+        def check_shared(self) -> Any:
             if self.agents == "shared" and self.reward is not None:
                 raise ValueError(
                     "`reward` is for `agents: joint`; with `agents: shared` each agent gets its own "
                     "reward: leave it out"
                 )
+            if self.agents == "shared" and isinstance(self.info, list) and self.info:
+                name = self.info[0]
+                raise ValueError(f"`info` of agents needs types; write `info: {{{name}: float32}}`")
             return self
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
@@ -70,7 +74,8 @@ class PettingZoo(Gymnasium):
         from flowrl.nodes.envs.shared_agents import SharedAgentsEnv
 
         wrappers = select_for_purpose(self.config.wrappers, "collect")
-        return SharedAgentsEnv(self._make_parallel(index), wrappers, self.config.max_episode_steps)
+        limit, info = self.config.max_episode_steps, info_columns(self)
+        return SharedAgentsEnv(self._make_parallel(index), wrappers, limit, info)
 
     def make_unwrapped(self, index: int) -> Any:
         from gymnasium.wrappers import TimeLimit

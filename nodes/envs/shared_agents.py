@@ -13,12 +13,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from flowrl.core.batch import Array
+from flowrl.core.batch import Array, Schema
 from flowrl.core.config import PartSpec
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.agent_rows import (
     ACTED,
     ACTIVE,
+    INFO,
     LENGTH,
     OBS,
     RETURN,
@@ -26,7 +27,9 @@ from flowrl.nodes.envs.agent_rows import (
     TERMINATED,
     TRUNCATED,
     AgentColumns,
+    as_bits,
 )
+from flowrl.nodes.envs.info import InfoReader
 from flowrl.nodes.envs.output_checks import InvalidOutputError, check_observations
 from flowrl.nodes.envs.parallel_api import common_space
 from flowrl.nodes.envs.spec import observation_columns, space_column
@@ -37,8 +40,13 @@ from flowrl.nodes.observations import leaf_columns
 class SharedAgentsEnv:
     """The episode of the env ends when no agent is active any more."""
 
-    def __init__(self, env: Any, wrappers: Wrappers, max_steps: int | None) -> None:
-        """Each agent has `wrappers` of its own. After `max_steps` the episodes of all active agents are truncated."""
+    def __init__(
+        self, env: Any, wrappers: Wrappers, max_steps: int | None, info: Schema | None = None
+    ) -> None:
+        """Each agent has `wrappers` of its own. After `max_steps` the episodes of all active agents are truncated.
+
+        `info` lists the entries of each agent's info that are written into the record.
+        """
         self._env, self._max_steps = env, max_steps
         self._positions = {agent: k for k, agent in enumerate(env.possible_agents)}
         spaces = common_space(env, "observation"), common_space(env, "action")
@@ -48,7 +56,9 @@ class SharedAgentsEnv:
             len(self._positions),
             observation_columns(obs_space),
             space_column(action_space, "action"),
+            info or {},
         )
+        self._info_reader = InfoReader(self.agents.info)
         self._dtype = self.agents.record.dtype
         self._obs_dtype = np.dtype(self.agents.obs.dtype)
         self._leaves = [(leaf, f"{OBS}/{leaf}") for leaf in leaf_columns(self.agents.obs) if leaf]
@@ -79,7 +89,7 @@ class SharedAgentsEnv:
         truncated = bool(record[TRUNCATED].any())
         over = not self._active
         reward = float(record[REWARD].sum())
-        return record[()], reward, over and not truncated, over and truncated, {}
+        return record[()], reward, over and not truncated, over and truncated, stepped[-1]
 
     @property
     def metadata(self) -> Any:
@@ -125,11 +135,17 @@ class SharedAgentsEnv:
             flags = (end.get(agent, False) for end in ends)
             own_obs = _value_of(agent, "observation", obs)
             result = own_obs, own_reward, *flags, infos.get(agent, {})
-            wrapped_obs[agent], *values, _ = self._wrapped[agent].step(action, result)
+            wrapped_obs[agent], *values, info = self._wrapped[agent].step(action, result)
+            self._write_info(record, agent, info)
             self._count_step(agent, own_reward, values[0])
             for field, value in zip(fields, (True, *values), strict=True):
                 field[self._positions[agent]] = value
         return wrapped_obs
+
+    def _write_info(self, record: Array, agent: str, info: Mapping[str, Any]) -> None:
+        values = self._info_reader.read(info)
+        for (name, column), value in zip(self.agents.info.items(), values, strict=True):
+            record[INFO + name][self._positions[agent]] = value.view(as_bits(column))
 
     def _count_step(self, agent: str, own_reward: Any, reward: Any) -> None:
         """Count a step of the agent's episode; `own_reward` is the reward without wrappers."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Column
+from flowrl.core.batch import Column, Schema
 from flowrl.core.config import PartSpec
 from flowrl.core.errors import shortened_repr
 from flowrl.core.node import MissingPackageError, UnsoundError
@@ -30,9 +30,9 @@ class EnvSpec:
     action: Column
     count: int  # rows of all envs
     agents: int = 1  # rows of each env
-    together: int = (
-        1  # adjacent rows that step together: the agents of an env, or all rows of a pool
-    )
+    # Adjacent rows that step together: the agents of an env, or all rows of a pool.
+    together: int = 1
+    info: Schema = field(default_factory=dict)  # the listed entries of `info`
 
 
 def obs_columns_of(obs: Any, where: str) -> ObsColumns:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from flowrl.core.batch import Array
+
+NO_INFO: Mapping[str, float] = {}
+NO_INFO_COLUMNS: Mapping[str, Array] = {}
 
 
 class Episode(NamedTuple):
@@ -14,6 +17,7 @@ class Episode(NamedTuple):
     env_id: int
     total: float  # the sum of its rewards, not discounted
     length: int  # in steps
+    info: Mapping[str, float] = NO_INFO  # the listed numbers in the info of its last step
 
 
 class Steps(NamedTuple):
@@ -29,6 +33,7 @@ class Steps(NamedTuple):
     failed: Sequence[int] = ()
     # Rows of agents that did not act. Only their `obs` is valid, if the agent is active next.
     absent: Sequence[int] | Array = ()
+    info: Mapping[str, Array] = NO_INFO_COLUMNS  # (B, …) the listed entries of `info`
 
 
 COLUMNS = ("obs", "reward", "terminated", "truncated", "next_obs")  # of Steps
@@ -44,6 +49,7 @@ class Timestep(NamedTuple):
     episode: Episode | None  # where it ended
     failed: bool = False  # invalid: the env failed and was restarted
     absent: bool = False  # invalid: the agent did not act
+    info: Mapping[str, Array] = NO_INFO_COLUMNS  # the listed entries of `info`
 
     @property
     def done(self) -> bool:
@@ -51,11 +57,34 @@ class Timestep(NamedTuple):
         return self.terminated or self.truncated
 
 
+def with_last_info(steps: Steps, ids: Array | None) -> list[Episode]:
+    """The episodes that ended with these steps, each with the numbers in the info of its last step.
+
+    `ids` says whose steps these are (None: all, in order).
+    """
+    numbers = {name: values for name, values in steps.info.items() if values.ndim == 1}
+    rows = {} if ids is None else {int(one): k for k, one in enumerate(ids)}
+    return [
+        episode._replace(
+            info={
+                name: float(values[rows.get(episode.env_id, episode.env_id)])
+                for name, values in numbers.items()
+            }
+        )
+        for episode in steps.episodes
+    ]
+
+
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """The metrics of some episodes. (Plain Python: for a few numbers it is faster than numpy.)"""
     totals, count = [episode.total for episode in episodes], len(episodes)
     mean = sum(totals) / count
+    of_info = {
+        f"info/{name}": sum(episode.info[name] for episode in episodes) / count
+        for name in episodes[0].info
+    }
     return {
+        **of_info,
         "return_mean": mean,
         "return_std": (sum((total - mean) ** 2 for total in totals) / count) ** 0.5,
         "return_min": min(totals),

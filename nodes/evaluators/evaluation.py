@@ -15,7 +15,8 @@ from flowrl.nodes.collectors.joined_managers import join_managers
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.policy import AnyActMode
 
-Average = Literal["return_mean", "win_rate", "return_per_step"]
+Average = Literal["mean", "win_rate", "per_step"]
+RETURN = "return"  # the default of what is measured of an episode
 
 BOOTSTRAP_RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -27,7 +28,8 @@ class Evaluation:
 
     episodes: Sequence[Episode]
     stop: bool = False  # whether the goal is reached and confirmed
-    win_above: float | None = None  # an episode with a higher return is won
+    win_above: float | None = None  # an episode with a higher measure is won
+    metric: str = RETURN  # what is measured of an episode: its return, or an entry of its last info
 
     @property
     def returns(self) -> list[float]:
@@ -38,19 +40,30 @@ class Evaluation:
         return [episode.length for episode in self.episodes]
 
     @property
+    def measures(self) -> list[float]:
+        """Of each episode, its return or the entry of its last info."""
+        if self.metric == RETURN:
+            return self.returns
+        return [episode.info[self.metric] for episode in self.episodes]
+
+    @property
     def return_mean(self) -> float:
-        return self.average("return_mean")
+        return sum(self.returns) / len(self.returns)
 
     def average(self, name: Average) -> float:
-        """The mean return, the share of won episodes, or the mean reward of a step."""
-        if name == "win_rate" and self.win_above is None:
-            raise ValueError(
-                "a win rate needs `win_above`, the return above which an episode is won"
-            )
-        metrics = self.metrics()
-        if name not in metrics:
+        """The mean measure of an episode, the share of won episodes, or the mean reward of a step."""
+        measures = self.measures
+        if name == "mean":
+            return sum(measures) / len(measures)
+        if name == "per_step":
+            return sum(measures) / sum(self.lengths)
+        if name != "win_rate":
             raise ValueError(f"there is no average '{name}'; known: {', '.join(get_args(Average))}")
-        return metrics[name]
+        if self.win_above is None:
+            raise ValueError(
+                "a win rate needs `win_above`, the return or `metric` above which an episode is won"
+            )
+        return sum(measure > self.win_above for measure in measures) / len(measures)
 
     def metrics(self, rng: np.random.Generator | None = None) -> dict[str, float]:
         """The statistics of the episodes; with `rng`, also a confidence interval."""
@@ -64,7 +77,7 @@ class Evaluation:
             "length_max": float(lengths.max()),
         }
         if self.win_above is not None:
-            metrics["win_rate"] = float((returns > self.win_above).mean())
+            metrics["win_rate"] = self.average("win_rate")
         if rng is not None:
             low, high = confidence_interval(returns, rng)
             metrics.update(return_iqm_low=low, return_iqm_high=high)

@@ -22,7 +22,7 @@ from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.agent_rows import env_spec
 from flowrl.nodes.envs.spec import EnvSpec, evaluation_part
-from flowrl.nodes.evaluators.evaluation import Average, Evaluation, play_episodes
+from flowrl.nodes.evaluators.evaluation import RETURN, Average, Evaluation, play_episodes
 from flowrl.nodes.evaluators.own_envs import forward_records, make_own_manager
 from flowrl.nodes.evaluators.video import EpisodeRecorder, RenderingEnvPart, render_episodes
 from flowrl.nodes.models.model import check_no_nan
@@ -67,11 +67,17 @@ class Evaluator(Node):
         stop_value: float | None = param(
             None, "the run ends when the average reaches this; null: never"
         )
+        metric: str = param(
+            RETURN,
+            "what the goal and the best checkpoint are about: an episode's `return`, or an entry of "
+            "its last `info`, which `env: {info: …}` lists",
+        )
         average: Average = param(
-            "return_mean", "the average that the goal and the best checkpoint are chosen by"
+            "mean",
+            "the average of that: `mean`, the share of won episodes, or per step (of returns)",
         )
         win_above: float | None = param(
-            None, "an episode with a return above this is won; null: no win rate is reported"
+            None, "an episode with more than this is won; null: no win rate is reported"
         )
 
     @classmethod
@@ -79,17 +85,17 @@ class Evaluator(Node):
         linked = surroundings.links.get("envs")
         spec = join_specs(linked) if linked else env_spec(evaluation_part(config.env), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # raises if it does not fit
-        _check_config(config, is_linked=bool(linked))
+        _check_config(config, spec, is_linked=bool(linked))
         schema = row_schema(spec.obs, spec.action, {})
         return Facts(outs={"data": schema}, imports=policy.imported_modules(learn=False))
 
     def setup(self) -> None:
-        c = self.config
-        _check_config(c, is_linked=self.envs is not None)
+        c, is_linked = self.config, self.envs is not None
         self._own_manager = self._make_own_manager() if self.envs is None else None
         self._managers = self._own_manager or self.envs
         self.envs = join_managers(self._managers)
         spec: EnvSpec = self.envs.spec()
+        _check_config(c, spec, is_linked)
         self.policy = policy_for(c.policy, spec.obs, spec.action)
         self.mode = self.policy.eval_mode(self.ctx.seed_for("act"))
         self._failure_metrics: dict[
@@ -174,6 +180,8 @@ class Evaluator(Node):
         if self._reaches_goal(evaluation):
             confirmation = self.play(self.envs, f"confirm/{self._evaluations}", None, n)
             metrics.update(self._failure_metrics, confirm_return_mean=confirmation.return_mean)
+            if evaluation.metric != RETURN:
+                metrics[f"confirm_{evaluation.metric}"] = confirmation.average("mean")
             if self._reaches_goal(confirmation):
                 evaluation = replace(evaluation, stop=True)
                 self.ctx.verdict(self._verdict(evaluation, confirmation))
@@ -188,7 +196,7 @@ class Evaluator(Node):
         finally:
             if self._own_manager is not None:
                 self._failure_metrics = forward_records(self._own_manager, self.ctx)
-        return Evaluation(played, win_above=c.win_above)
+        return Evaluation(played, win_above=c.win_above, metric=c.metric)
 
     def _save_best(self, weights: State, evaluation: Evaluation, metrics: dict[str, float]) -> None:
         value = evaluation.average(self.config.average)
@@ -207,11 +215,14 @@ class Evaluator(Node):
         return goal is not None and evaluation.average(self.config.average) >= goal
 
     def _verdict(self, evaluation: Evaluation, confirmation: Evaluation) -> str:
-        name, n = self.config.average, len(evaluation.episodes)
-        word = {"return_mean": "mean return"}.get(name, name.replace("_", " "))
+        c, n = self.config, len(evaluation.episodes)
+        name: Average = c.average
+        word = {"win_rate": "win rate", "per_step": f"{c.metric} per step"}.get(
+            name, f"mean {c.metric}"
+        )
         return (
             f"{word} {evaluation.average(name):g} over {n} episodes, and {confirmation.average(name):g} over "
-            f"{n} unseen ones; the goal is {self.config.stop_value:g}"
+            f"{n} unseen ones; the goal is {c.stop_value:g}"
         )
 
     def _rows(self, steps: list[CollectedSteps]) -> Batch:
@@ -221,10 +232,21 @@ class Evaluator(Node):
         return Batch({name: rows[name] for name in columns})
 
 
-def _check_config(config: Any, is_linked: bool) -> None:
+def _check_config(config: Any, spec: EnvSpec, is_linked: bool) -> None:
+    metric = config.metric
+    if metric != RETURN and (metric not in spec.info or spec.info[metric].shape):
+        numbers = [name for name, column in spec.info.items() if not column.shape]
+        what = f"there is no number '{metric}' in the listed info of the env"
+        listed = f"known: {', '.join((RETURN, *numbers))}"
+        raise UnsoundError(
+            what, f"{listed}; list it: `env: {{info: {{{metric}: bool}}}}`", "metric"
+        )
+    if config.average == "per_step" and metric != RETURN:
+        what = f"`average: per_step` is for returns, and the metric is {metric}"
+        raise UnsoundError(what, "take `mean` or `win_rate`", "average")
     if is_linked and config.env_count is not None:
         what = "`env_count` is for envs of its own, and the evaluator is linked to an env manager"
         raise UnsoundError(what, "give the linked env manager a `count`", "env_count")
     if config.average == "win_rate" and config.win_above is None:
-        what = "a win rate needs the return above which an episode is won"
+        what = f"a win rate needs the {metric} above which an episode is won"
         raise UnsoundError(what, "give `win_above`", "win_above")

@@ -46,6 +46,22 @@ class CountingEnv(gymnasium.Env):
         return np.array([self.seed % 1_000_000, self.t], np.float32)
 
 
+class InfoEnv(CountingEnv):
+    """Its info: `score` is the seed mod 100 plus the steps taken, and `is_success` is given in the last step only."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        *stepped, terminated, truncated, _ = super().step(action)
+        info: dict[str, Any] = {
+            "score": float(self.seed % 100 + self.t),
+            "place": {"xy": np.array([self.t, -self.t])},
+            "steps": self.t,
+            "text": "not a number",
+        }
+        if terminated or truncated:
+            info["is_success"] = self.seed % 2 == 0
+        return *stepped, terminated, truncated, info
+
+
 class BrokenStepEnv(CountingEnv):
     """The third step fails in the way of `how`."""
 

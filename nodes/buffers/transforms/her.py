@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Literal
 
 import numpy as np
@@ -17,9 +18,11 @@ from flowrl.nodes.buffers.transforms.transform import (
     Transform,
     policy_gamma,
 )
+from flowrl.nodes.envs.info import PREFIX
 from flowrl.nodes.returns import bootstrap_discount
 
-GoalFunction = Callable[[Array, Array], Array]  # achieved and desired goals (n, …) to values (n,)
+# From achieved and desired goals (n, …), and the columns of `info` (n, …) if it takes `info`, to values (n,).
+GoalFunction = Callable[..., Array]
 
 
 class Her(Transform):
@@ -33,7 +36,9 @@ class Her(Transform):
 
     class Config(DiscountingConfig):
         reward: str = param(
-            ..., "`package.module:function`: from achieved and desired goals (n, …) to rewards (n,)"
+            ...,
+            "`package.module:function`: from achieved and desired goals (n, …) to rewards (n,); with a "
+            "parameter `info`, it gets the listed entries of `info` by name (n, …)",
         )
         strategy: Literal["future", "final", "episode"] = param(
             "future", "the step whose achieved goal becomes the desired goal"
@@ -41,8 +46,7 @@ class Her(Transform):
         k: float = param(4.0, "relabelled rows for each row that keeps its goal", gt=0)
         terminated: str | None = param(
             None,
-            "`package.module:function`: from achieved and desired goals to flags (n,) of rows that terminate; "
-            "default: as stored",
+            "`package.module:function`: as `reward`, to flags (n,) of rows that terminate; default: as stored",
         )
         achieved: str = param("achieved_goal", "the leaf of observations with the achieved goal")
         desired: str = param("desired_goal", "the leaf of observations with the desired goal")
@@ -57,9 +61,14 @@ class Her(Transform):
                     "`achieved` and `desired` to the names of its leaves",
                     "transforms",
                 )
-        _import_function(c.reward)
+        functions = [_import_function(path) for path in (c.reward, c.terminated) if path]
+        if any(map(_takes_info, functions)) and not any(n.startswith(PREFIX) for n in schema):
+            raise UnsoundError(
+                f"her: {c.reward} takes `info`, and the rows have none",
+                "list what it needs: `env: {info: {is_success: bool}}`",
+                "transforms",
+            )
         if c.terminated is not None:
-            _import_function(c.terminated)
             policy_gamma("her with `terminated`", c.policy)
 
     def apply(self, rows: SampledRows) -> None:
@@ -72,10 +81,12 @@ class Her(Transform):
         achieved = rows[next_achieved][chosen]
         for name in (desired, next_desired):
             rows[name] = _replaced(rows[name], chosen, goals)
-        rewards = _call(c.reward, achieved, goals)
+        names = [name for name in rows.names if name.startswith(PREFIX)]
+        info = {name.removeprefix(PREFIX): rows[name][chosen] for name in names}
+        rewards = _call(c.reward, achieved, goals, info)
         rows["reward"] = _replaced(rows["reward"], chosen, rewards)
         if c.terminated is not None:
-            self._set_terminated(rows, chosen, _call(c.terminated, achieved, goals))
+            self._set_terminated(rows, chosen, _call(c.terminated, achieved, goals, info))
 
     def _steps_to_goal(self, rows: SampledRows, numbers: Array) -> Array:
         """Draw how many rows later (negative: earlier) the new goal of each row was achieved."""
@@ -112,9 +123,18 @@ def _replaced(column: Array, rows: Array, values: Array) -> Array:
     return copy
 
 
-def _call(path: str, achieved: Array, desired: Array) -> Array:
+def _takes_info(function: GoalFunction) -> bool:
+    try:
+        return "info" in signature(function).parameters
+    except (TypeError, ValueError):  # some functions written in C have no signature
+        return False
+
+
+def _call(path: str, achieved: Array, desired: Array, info: Mapping[str, Array]) -> Array:
     """Call a user's function, which must return one value for each row."""
-    values = np.asarray(_import_function(path)(achieved, desired))
+    function = _import_function(path)
+    named = {"info": info} if _takes_info(function) else {}
+    values = np.asarray(function(achieved, desired, **named))
     if values.shape != (len(achieved),):
         raise ValueError(
             f"her: {path} returned the shape {values.shape} for {len(achieved)} goals; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from flowrl.core.batch import Column
 from flowrl.machine.child_process import begin_child
 from flowrl.machine.process_exit import exit_now
 from flowrl.nodes.env_managers.workers.pipe_waker import write_wakeup
@@ -18,8 +19,9 @@ def main() -> None:
     config = begin_child()
     part = from_portable(config["part"])
     obs, action = env_columns(part)
+    info = {name: Column(dtype, tuple(shape)) for name, (dtype, shape) in config["info"].items()}
     shared = shared_rows_for(
-        obs, action, config["total_rows"], config["workers"], config["memory_fd"]
+        obs, action, config["total_rows"], config["workers"], config["memory_fd"], info
     )
     worker, count, first = config["worker"], config["count"], config["first_make_index"]
     loop = WorkerLoop(

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array, Column
+from flowrl.core.batch import Array, Column, Schema
 from flowrl.nodes.env_managers.env_history import MAX_CARRY_OVER_BYTES
 from flowrl.nodes.env_managers.workers.futex_waker import FutexWaker, futex_is_available
+from flowrl.nodes.envs.info import PREFIX
 from flowrl.nodes.observations import ObsColumns
 
 # Commands. RECREATE closes the env, makes another one and resets that.
@@ -30,6 +31,7 @@ ENDED = TERMINATED | TRUNCATED
 # States of a worker.
 STARTING, RUNNING, STOPPING = range(3)
 AWAKE, ASLEEP = range(2)
+RESULT_FIELDS = ("action", "flags", "reward", "unwrapped_return", "final_obs", "seed", "obs")
 MAX_ERROR_BYTES = 4096
 CACHE_LINE_BYTES = 64  # fields begin at cache lines, because different sides write to them
 
@@ -64,8 +66,12 @@ class SharedRows:
         rows: int,
         workers: int,
         memory_fd: int | None = None,
+        info: Schema | None = None,
     ) -> None:
-        """`obs` and `action` are dtype and shape. `memory_fd` is shared memory; None for threads."""
+        """`obs` and `action` are dtype and shape. `memory_fd` is shared memory; None for threads.
+
+        `info` are the listed entries of `info`.
+        """
         fields: dict[str, Field] = {
             "command": (np.uint8, rows, ()),
             "flags": (np.uint8, rows, ()),
@@ -85,6 +91,9 @@ class SharedRows:
             "futex": (np.uint32, 1, ()),
             "wake_below": (np.int64, 1, ()),
         }
+        self.info_columns = info or {}
+        of_info = {PREFIX + name: c for name, c in self.info_columns.items()}
+        fields |= {name: (np.dtype(c.dtype), rows, c.shape) for name, c in of_info.items()}
         offsets, size = _field_offsets(fields)
         self.memory = mmap.mmap(-1, size) if memory_fd is None else _map_memory(memory_fd, size)
         self.offsets, self._no_flags = offsets, bytes(rows)
@@ -96,6 +105,11 @@ class SharedRows:
             array = np.frombuffer(self.memory, dtype, count * _size(shape), offsets[name])
             if name != "futex":
                 setattr(self, name, array.reshape(count, *shape))
+        self.info: dict[str, Array] = {
+            name: getattr(self, PREFIX + name) for name in self.info_columns
+        }
+        # The fields of a row that replaying its env overwrites.
+        self.result_fields = (*RESULT_FIELDS, *of_info)
         # Views through which single numbers are written faster than through arrays.
         memory = memoryview(self.memory)
         self.reward_view = memory[offsets["reward"] :][: 8 * rows].cast("d")
@@ -138,11 +152,16 @@ def _write_bytes(field: Array, data: bytes) -> None:
 
 
 def shared_rows_for(
-    obs: ObsColumns, action: Column, rows: int, workers: int, memory_fd: int | None = None
+    obs: ObsColumns,
+    action: Column,
+    rows: int,
+    workers: int,
+    memory_fd: int | None = None,
+    info: Schema | None = None,
 ) -> SharedRows:
-    """The shared rows for these observations and actions."""
+    """The shared rows for these observations, actions and entries of `info`."""
     return SharedRows(
-        (obs.dtype, obs.shape), (action.dtype, action.shape), rows, workers, memory_fd
+        (obs.dtype, obs.shape), (action.dtype, action.shape), rows, workers, memory_fd, info
     )
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from flowrl.core.batch import Array
 from flowrl.nodes.env_managers.env_error import describe_failure
 from flowrl.nodes.env_managers.env_history import CarryOverLayers, carry_over_layers
 from flowrl.nodes.env_managers.workers.adaptive_wait import AdaptiveWait
@@ -33,6 +35,7 @@ from flowrl.nodes.env_managers.workers.shared_rows import (
     TRUNCATED,
     SharedRows,
 )
+from flowrl.nodes.envs.info import InfoReader, recording_step
 from flowrl.nodes.envs.output_checks import (
     MAX_REWARD,
     check_observation,
@@ -73,6 +76,7 @@ class WorkerLoop:
         self._step_calls: dict[int, Callable[[Any], Any]] = {}
         self._carry_over: dict[int, CarryOverLayers] = {}  # of envs that carry data over
         self._rows_with_own_return: set[int] = set()
+        self._info_reader = InfoReader(shared.info_columns)
         self._activity_count = 0
         self._memory = shared.memory
         self._command_offset = shared.offsets["command"]
@@ -215,11 +219,20 @@ class WorkerLoop:
                 print(f"env {row} could not be closed: {description}", flush=True)
         env = self._envs[row] = self._make_env(row)
         self._step_calls[row] = env.step
+        if self.shared.info:
+            write = partial(self._write_info, row)
+            self._step_calls[row] = recording_step(env.step, self._info_reader, write)
         if hasattr(env, "unwrapped_return"):
             self._rows_with_own_return.add(row)
         if (layers := carry_over_layers(env)) is not None:
             layers.set(carried)
             self._carry_over[row] = layers
+
+    def _write_info(self, row: int, values: list[Array]) -> None:
+        with self.lock:
+            if self.is_active:
+                for array, value in zip(self.shared.info.values(), values, strict=True):
+                    array[row] = value
 
     def _write_activity(self, row: int, command: int) -> None:
         self._activity_count += 1

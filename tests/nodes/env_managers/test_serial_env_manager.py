@@ -12,6 +12,7 @@ from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.spec import EnvSpec
+from flowrl.nodes.envs.steps import Episode
 
 TOYS = "tests.nodes.toy_envs"
 
@@ -76,7 +77,7 @@ def test_returns_and_lengths_are_counted_by_the_manager() -> None:
     envs = manager(count=2, length=3)
     envs.reset()
     episodes = [e for _ in range(6) for e in envs.advance(zeros()).episodes]
-    assert episodes == [(0, 6.0, 3), (1, 6.0, 3)] * 2
+    assert episodes == [Episode(0, 6.0, 3), Episode(1, 6.0, 3)] * 2
 
 
 def test_returned_arrays_are_not_written_to_again() -> None:

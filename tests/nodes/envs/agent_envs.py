@@ -135,7 +135,8 @@ class NumberedAgents(ParallelEnv):
         terminated = {a: self.t >= self.stays[index(a)] for a in acted}
         truncated = {a: self.t >= self.cut_after and not terminated[a] for a in acted}
         self.agents = [a for a in acted if not terminated[a] and not truncated[a]]
-        return self._observe(acted), reward, terminated, truncated, {a: {} for a in acted}
+        info = {a: {"number": index(a) + self.t / 4} for a in acted}
+        return self._observe(acted), reward, terminated, truncated, info
 
     def _observe(self, agents: list[str]) -> dict[str, Any]:
         return {agent: self._observation_of(self.possible_agents.index(agent)) for agent in agents}

@@ -53,9 +53,9 @@ def test_the_interval_of_equal_returns_is_a_point() -> None:
 
 def test_the_three_averages_of_episodes() -> None:
     found = Evaluation([Episode(0, 6.0, 2), Episode(1, -2.0, 6)], win_above=0.0)
-    assert found.average("return_mean") == 2.0
+    assert found.average("mean") == 2.0
     assert found.average("win_rate") == 0.5
-    assert found.average("return_per_step") == 0.5
+    assert found.average("per_step") == 0.5
     with pytest.raises(ValueError, match="a win rate needs `win_above`"):
         Evaluation(found.episodes).average("win_rate")
 
@@ -66,7 +66,7 @@ def evaluator(**params: object) -> Evaluator:
 
 
 @pytest.mark.parametrize(
-    ("average", "value"), [("return_mean", 6.0), ("win_rate", 1.0), ("return_per_step", 2.0)]
+    ("average", "value"), [("mean", 6.0), ("win_rate", 1.0), ("per_step", 2.0)]
 )
 def test_each_average_can_be_the_goal(average: str, value: float) -> None:
     below = evaluator(average=average, win_above=5.0, stop_value=value + 0.01)
@@ -75,7 +75,7 @@ def test_each_average_can_be_the_goal(average: str, value: float) -> None:
     assert reached.eval(weights(0)).stop
     reasons = [r.reason for r in reached.ctx.records if isinstance(r, VerdictRecord)]
     assert [reason.partition(f" {value:g} over 4 ")[0] for reason in reasons] == [
-        {"return_mean": "mean return"}.get(average, average.replace("_", " "))
+        {"mean": "mean return", "win_rate": "win rate", "per_step": "return per step"}[average]
     ]
 
 
@@ -108,7 +108,5 @@ def test_a_win_rate_requires_win_above() -> None:
 
 def test_an_unknown_average_is_refused_by_name() -> None:
     found: Any = Evaluation([Episode(0, 1.0, 10)])
-    with pytest.raises(
-        ValueError, match="no average 'wins'; known: return_mean, win_rate, return_per_step"
-    ):
+    with pytest.raises(ValueError, match="no average 'wins'; known: mean, win_rate, per_step"):
         found.average("wins")

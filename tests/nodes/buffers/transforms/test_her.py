@@ -218,3 +218,16 @@ def test_bit_flipping_is_learned_with_hindsight_and_not_without(tmp_path: Path) 
         train_iters=4000, out=tmp_path / "plain"
     )
     assert learned.best_return > without.best_return + 2
+
+
+def test_a_reward_function_may_take_the_listed_info() -> None:
+    [token] = collect(30, 1)
+    token = token.replace(**{"info/number": np.arange(30, dtype=np.float32)})
+    node = buffer(her(reward=f"{ENV_MODULE}:reward_by_info", k=1e9), 30, 20)
+    node.push(token)
+    batch = node.sample()
+    assert (batch["reward"] == batch["info/number"]).all()
+    assert len(set(batch["reward"].tolist())) > 5
+    schema = {name: column for name, column in token.schema.items() if "info" not in name}
+    with pytest.raises(UnsoundError, match="reward_by_info takes `info`, and the rows have none"):
+        her(reward=f"{ENV_MODULE}:reward_by_info").check(schema)
