@@ -37,7 +37,7 @@ class MlflowWatcher(flowrl.Watcher):
 
 
 def main(graph: str = "cartpole_dqn", train_iters: str = "") -> flowrl.RunResult:
-    """Run a graph, and log it to the tracking server of MLFLOW_TRACKING_URI, or to the folder `mlruns`."""
+    """Run a graph, and log it to the server of MLFLOW_TRACKING_URI, or to where MLflow keeps runs by default."""
     return flowrl.load(graph).run(
         train_iters=int(train_iters) if train_iters else None, watcher=MlflowWatcher()
     )
