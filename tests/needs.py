@@ -13,6 +13,8 @@ import pytest
 PROGRAMS = {  # name: the commands that will do
     "dot": ("dot",),  # Graphviz
     "ip": ("ip",),  # iproute2
+    "zsh": ("zsh",),
+    "fish": ("fish",),
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
 }
 
