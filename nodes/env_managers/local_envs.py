@@ -81,6 +81,6 @@ def _close_env(env: Any) -> BaseException | None:
     """Close an env, and return what it raised."""
     try:
         env.close()
-    except ENV_EXCEPTIONS as error:
+    except (*ENV_EXCEPTIONS, KeyboardInterrupt) as error:  # the other envs must be closed, too
         return error
     return None

@@ -171,7 +171,8 @@ def probe_env(make: Callable[[], Any], name: str) -> Iterator[Any]:
 
 
 def _close(env: Any) -> None:
-    with suppress(Exception, SystemExit):  # some envs can only be closed after a reset
+    # Some envs can only be closed after a reset. Ctrl-C reaches the main thread only.
+    with suppress(Exception, SystemExit, KeyboardInterrupt):
         env.close()
 
 

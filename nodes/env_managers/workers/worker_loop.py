@@ -46,6 +46,9 @@ from flowrl.nodes.observations import NestedColumns, ObsColumns
 
 ACTIVITY_BITS = 24
 
+# What an env's code may raise in a worker. Ctrl-C raises nothing there: it reaches the manager's main thread only.
+RAISED = (Exception, KeyboardInterrupt)
+
 
 class WorkerLoop:
     """The envs of one worker.
@@ -169,7 +172,7 @@ class WorkerLoop:
                     self._memory[self._flags_offset + row] = 0
                     shared.activity_view[self.worker] = activity_count << ACTIVITY_BITS
                     self._memory[self._command_offset + row] = IDLE
-        except Exception as error:
+        except RAISED as error:
             self._write_error(row, "step", error)
             return self._finish(row, FAILED)
         if over:
@@ -198,7 +201,7 @@ class WorkerLoop:
             carried = "" if layers is None else layers.get()
             obs, _ = self._envs[row].reset(seed=int(shared.seed[row]))
             checked_obs = check_observation(obs, self._obs_columns, self._obs_dtype)
-        except Exception as error:
+        except RAISED as error:
             self._write_error(row, "reset", error)
             return False
         with self.lock:
@@ -214,7 +217,7 @@ class WorkerLoop:
         if old_env is not None:
             try:
                 old_env.close()
-            except Exception as error:  # expected of an env that has failed
+            except RAISED as error:  # expected of an env that has failed
                 description = describe_failure("close", error)
                 print(f"env {row} could not be closed: {description}", flush=True)
         env = self._envs[row] = self._make_env(row)
@@ -240,7 +243,7 @@ class WorkerLoop:
             activity = self._activity_count << ACTIVITY_BITS | (row + 1) << 2 | command
             self.shared.activity_view[self.worker] = activity
 
-    def _write_error(self, row: int, call: str, error: Exception) -> None:
+    def _write_error(self, row: int, call: str, error: BaseException) -> None:
         text = f"{describe_failure(call, error)}\n{''.join(traceback.format_exception(error))}"
         with self.lock:
             if self.is_active:
@@ -259,7 +262,7 @@ class WorkerLoop:
         for row, env in self._envs.items():
             try:
                 env.close()
-            except Exception as error:
+            except RAISED as error:
                 self._write_error(row, "close", error)
                 self._memory[self._flags_offset + row] = CLOSE_FAILED
         self._envs.clear()

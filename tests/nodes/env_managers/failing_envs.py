@@ -93,7 +93,12 @@ def raise_error() -> None:
     raise ZeroDivisionError("the simulator fell over")
 
 
+def interrupt() -> None:
+    raise KeyboardInterrupt("the simulator handles keys")
+
+
 FAULTS = {
+    "interrupt": interrupt,
     "raise": raise_error,
     "hang": hang,
     "exit": lambda: os._exit(3),
@@ -138,6 +143,13 @@ class EnvWithSimulator(FaultyEnv):
             simulator = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
             with open(pids, "a") as file:
                 file.write(f"{simulator.pid}\n")
+
+
+class EnvInterruptingClose(FaultyEnv):
+    """Raises in `close` what Ctrl-C raises."""
+
+    def close(self) -> None:
+        interrupt()
 
 
 class EnvFailingToClose(FaultyEnv):

@@ -55,6 +55,19 @@ def test_the_same_failures_have_the_same_consequences_in_every_kind(
         assert base.failures == other.failures
 
 
+@isolating
+def test_a_keyboard_interrupt_of_an_env_is_its_failure_where_it_has_a_worker(kind: str) -> None:
+    with failing(kind, "interrupt") as envs:
+        TransitionChecker(envs).play(60)
+        assert envs.failures.failures > 0
+        assert envs.failures.replaced_workers == 0
+    with (
+        failing(kind, "interrupt", probability=1.0, max_retry=1) as envs,
+        pytest.raises(EnvError, match="step raised KeyboardInterrupt: the simulator handles"),
+    ):
+        TransitionChecker(envs).play(60)
+
+
 @processes
 @pytest.mark.parametrize("fault", ["exit", "sys.exit", "kill", "segfault"])
 def test_a_worker_that_ends_is_replaced_and_its_other_envs_continue(kind: str, fault: str) -> None:

@@ -42,6 +42,17 @@ def test_envs_that_raise_when_closed_are_all_closed_and_the_first_is_reported(
         envs.close()  # a second time, which does nothing
 
 
+@pytest.mark.parametrize("kind", ["serial", "sync", "thread"])
+def test_a_keyboard_interrupt_of_an_env_that_is_closed_is_an_error_of_its_manager(
+    kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with open_manager(kind, f"{ENVS}:EnvInterruptingClose") as envs:
+        envs.reset()
+        with pytest.raises(EnvCloseError, match=r"^env 0: close raised KeyboardInterrupt: the sim"):
+            envs.close()
+    assert capfd.readouterr().err == ""  # of the env that was made to learn its spaces
+
+
 @pytest.mark.parametrize("kind", ["sync", "thread"])
 def test_envs_that_hang_when_closed_are_discarded_in_bounded_time(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
