@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SCALE = 2.0  # pixels of the file for one of the picture
-MOST_PIXELS = 30_000  # wide or high; larger pictures have a smaller scale
+MOST_PIXELS, LONGEST_SIDE = 50_000_000, 60_000  # of the file; larger pictures have a smaller scale
 POINTS = 0.72  # of a pixel of the picture, as matplotlib measures text and lines
 
 
@@ -35,7 +36,8 @@ def png_bytes(drawn: Picture) -> bytes:
     from matplotlib.figure import Figure
 
     sheet = make_sheet(drawn)
-    scale = min(SCALE, MOST_PIXELS / max(sheet.width, sheet.height))
+    by_area = math.sqrt(MOST_PIXELS / (sheet.width * sheet.height))
+    scale = min(SCALE, by_area, LONGEST_SIDE / max(sheet.width, sheet.height))
     look = rc_context({"font.family": ["DejaVu Sans"], "text.parse_math": False})
     with look, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # it shows a box for it
@@ -45,7 +47,7 @@ def png_bytes(drawn: Picture) -> bytes:
         axes.axis("off")
         _Pen(axes, palette()).sheet(sheet)
         file = BytesIO()
-        figure.savefig(file, format="png")
+        figure.savefig(file, format="png", pil_kwargs={"compress_level": 3})
     return file.getvalue()
 
 
@@ -149,7 +151,7 @@ class _Pen:
     ) -> None:
         from matplotlib.patches import FancyBboxPatch
 
-        self._axes.add_patch(
+        self._axes.add_artist(
             FancyBboxPatch(
                 (rect.left + radius, rect.top + radius + self._down),
                 rect.width - 2 * radius,
@@ -174,7 +176,7 @@ class _Pen:
         style = (0, (6 / 1.6, 4 / 1.6)) if kind == "state" else "solid"
         strokes = [("link", 4.0), ("card", 1.6)] if kind == "link" else [(kind, 1.6)]
         for colour, width in strokes:
-            self._axes.add_patch(
+            self._axes.add_artist(
                 PathPatch(
                     path,
                     fill=False,

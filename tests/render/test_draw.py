@@ -404,9 +404,12 @@ def test_png_has_the_layout_of_the_svg_file_and_needs_no_program(
 
 
 def test_a_huge_picture_is_drawn_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(png, "MOST_PIXELS", 400)
+    monkeypatch.setattr(png, "LONGEST_SIDE", 400)
     with Image.open(draw(checked(), None, tmp_path / "a.png")) as picture:
         assert max(picture.size) == pytest.approx(400, abs=2)
+    monkeypatch.setattr(png, "MOST_PIXELS", 2_000)
+    with Image.open(draw(checked(), None, tmp_path / "b.png")) as picture:
+        assert picture.width * picture.height == pytest.approx(2_000, rel=0.1)
 
 
 def test_without_a_file_the_dot_is_given() -> None:
