@@ -97,6 +97,11 @@ class FlowGraph:
         `rendezvous` says where hosts join, if the placement names some.
         """
         begun_s = perf_counter()
+        if not (watcher is None or isinstance(watcher, Watcher)):
+            raise UsageError(
+                f"run: watcher is {shortened_repr(watcher)}; expected an object of a class that extends "
+                "flowrl.Watcher, which defines what it is notified of"
+            )
         checked = self._checked(set or {}).require_sound()
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
         limits = checked.graph.limits.overridden_by(**given, time_s=_seconds(time))

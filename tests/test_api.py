@@ -289,6 +289,13 @@ def test_a_watcher_that_cannot_begin_does_not_end(
         flowrl.load(GRAPH).run(train_iters=2, out=tmp_path / "r", watcher=Unreachable())
 
 
+@pytest.mark.parametrize("wrong", [print, Watcher])
+def test_what_is_no_watcher_is_refused(wrong: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="expected an object of a class that extends"):
+        flowrl.load(GRAPH).run(train_iters=2, out=tmp_path / "r", watcher=wrong)
+    assert not (tmp_path / "r").exists()
+
+
 def test_a_printed_result_is_the_summary_in_words(tmp_path: Path) -> None:
     result = flowrl.load(GRAPH).run(train_iters=2, out=tmp_path / "r", quiet=True)
     first, *_, last = str(result).splitlines()
