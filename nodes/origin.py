@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.state import Clock
 
 COLLECTOR_COLUMN, ENV_COLUMN = "origin/collector", "origin/env"
 STEP_COLUMN, WEIGHTS_COLUMN = "origin/step", "origin/weights"
@@ -20,6 +21,22 @@ ORIGIN_SCHEMA: Schema = {
     STEP_COLUMN: Column("int64"),  # the env's lifetime step index
     WEIGHTS_COLUMN: Column("int64"),  # the version of the weights that acted, or NO_WEIGHTS_VERSION
 }
+
+
+def collected_at(columns: Mapping[str, Array], clock: Clock) -> Array | int:
+    """The train iterations of the weights that collected each row; those of the clock if unknown.
+
+    They are unknown of rows without origin columns or without weights, and if there are several learners,
+    because a version does not say whose it is. Of the steps of an unroll, the oldest weights count.
+    """
+    now = clock.total.train_iters
+    learners = sum(count.train_iters > 0 for count in clock.counts.values())
+    if WEIGHTS_COLUMN not in columns or learners > 1:
+        return now
+    versions = columns[WEIGHTS_COLUMN]
+    known = np.where(versions == NO_WEIGHTS_VERSION, now, versions)
+    oldest: Array = known.reshape(len(known), -1).min(1) if known.ndim > 1 else known
+    return oldest
 
 
 class OriginTracker:

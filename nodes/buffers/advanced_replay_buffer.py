@@ -32,6 +32,7 @@ from flowrl.nodes.buffers.sampling.uniform import (
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
 from flowrl.nodes.buffers.transforms.transform import check_transforms
 from flowrl.nodes.decays import linear_decay
+from flowrl.nodes.origin import WEIGHTS_COLUMN, collected_at
 
 
 class AdvancedReplayBuffer(RowReplayBuffer):
@@ -58,7 +59,10 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         )
         max_use: int | None = param(None, "draws after which a row is removed", ge=1)
         max_staleness_iters: int | None = param(
-            None, "train iterations after which a row is removed", ge=0
+            None,
+            "a row is removed when the weights that collected it are older by more train iterations; in a "
+            "graph the collector needs `origin: true`",
+            ge=0,
         )
         replace: bool = param(True, "a batch may contain a row twice (faster, and stratified)")
         bookkeeping: bool = param(False, f"batches also have the columns {', '.join(BOOKKEEPING)}")
@@ -72,6 +76,12 @@ class AdvancedReplayBuffer(RowReplayBuffer):
                 "replace",
             )
         schema, with_demos = input_schema(surroundings), "demos" in surroundings.inputs
+        if config.max_staleness_iters is not None and WEIGHTS_COLUMN not in schema:
+            raise UnsoundError(
+                "with `max_staleness_iters` rows must say which weights collected them",
+                "write `origin: true` at the collector",
+                "max_staleness_iters",
+            )
         check_transforms(config.transforms, schema)
         plan = StoragePlan(config, schema, ROW_METADATA_BYTES)
         added = dict(BOOKKEEPING) if config.bookkeeping else {}
@@ -109,8 +119,9 @@ class AdvancedReplayBuffer(RowReplayBuffer):
     def push(self, data: Batch | Rows) -> int:
         """Store rows, which replace the oldest; return their number. They get the highest priority so far."""
         data = as_batch(f"{self.ctx.key}.push", data)
-        first, now = self.ring.written, self.ctx.clock.total
-        self.ring.push(data.columns, train_iters=now.train_iters, env_steps=now.env_steps)
+        first, clock = self.ring.written, self.ctx.clock
+        collected = collected_at(data.columns, clock)
+        self.ring.push(data.columns, train_iters=collected, env_steps=clock.total.env_steps)
         self._transforms.push(data.columns, first)
         self.counters.pushes += 1
         self.counters.pushed += len(data)

@@ -22,8 +22,9 @@ from flowrl.nodes.buffers.sampling.uniform import shortage_error, split_batches
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.nodes.buffers.transforms.transform import check_transforms
+from flowrl.nodes.origin import collected_at
 
-ROW_METADATA = {"train_iters": "int32"}  # the learner's train iterations when the row arrived
+ROW_METADATA = {"train_iters": "int32"}  # those of the weights that collected the row
 ROW_METADATA_BYTES = 4
 
 
@@ -69,7 +70,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
         """Store rows, which replace the oldest; return their number."""
         data = as_batch(f"{self.ctx.key}.push", data)
         first = self.ring.written
-        self.ring.push(data.columns, train_iters=self.ctx.clock.total.train_iters)
+        self.ring.push(data.columns, train_iters=collected_at(data.columns, self.ctx.clock))
         self._transforms.push(data.columns, first)
         self.counters.pushes += 1
         self.counters.pushed += len(data)

@@ -29,6 +29,7 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
 from flowrl.nodes.buffers.sampling.uniform import shortage_error, split_batches
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema
 from flowrl.nodes.decays import linear_decay
+from flowrl.nodes.origin import WEIGHTS_COLUMN, collected_at
 
 # The bytes of each sequence: its first row and length (16), its weight and its metadata.
 SEQUENCE_BYTES = 16 + SAMPLER_BYTES + ROW_METADATA_BYTES
@@ -171,11 +172,14 @@ class SequenceReplayBuffer(ReplayBuffer):
     def _add_sequences(self, columns: Mapping[str, Array], first: int) -> int:
         """Add the sequences that new steps complete; return their number. `first` is the number of the first step."""
         firsts, lengths = self._cutter.push(columns, first)
-        sequences, now = self.sequences, self.ctx.clock.total
+        sequences, clock = self.sequences, self.ctx.clock
         oldest = self.ring.oldest
         held = firsts >= oldest
         bounds = {"first": firsts[held], "length": lengths[held]}
-        sequences.push(bounds, train_iters=now.train_iters, env_steps=now.env_steps)
+        names = [name for name in (WEIGHTS_COLUMN,) if name in self.ring.columns]
+        oldest_steps = self.ring.take(self.ring.places_of(firsts[held]), names)
+        collected = collected_at(oldest_steps, clock)
+        sequences.push(bounds, train_iters=collected, env_steps=clock.total.env_steps)
         sequences.remove_all_below("first", oldest)
         self._cutter.forget_before(oldest)
         return len(firsts)

@@ -41,6 +41,11 @@ class Collector(Node):
     class Config(BaseConfig):
         policy: Any = part("policy", "the policy that acts", shared="policy", phase=True)
         origin: bool = param(False, f"rows also have the columns {', '.join(ORIGIN_SCHEMA)}")
+        counts: bool = param(
+            True,
+            "whether its env steps and episodes count for the run: for limits, schedules and reports; "
+            "false for an expert beside the agent",
+        )
         log_every_steps: int = param(
             1000, "env steps between two reports of finished episodes", ge=1
         )
@@ -149,7 +154,8 @@ class Collector(Node):
 
     def _report(self, env_steps: int, episodes: Sequence[Episode], dropped_steps: int) -> None:
         self.envstep += env_steps
-        self.ctx.count(env_steps=env_steps, episodes=len(episodes))
+        if self.config.counts:
+            self.ctx.count(env_steps=env_steps, episodes=len(episodes))
         self._episodes += episodes
         self._unreported_steps += env_steps
         self._dropped_steps += dropped_steps

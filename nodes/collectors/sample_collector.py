@@ -58,7 +58,7 @@ class SampleCollector(Collector):
         return Facts(
             outs={"data": sliced_schema(row_schema(spec.obs, spec.action, extra), policy)},
             rows={"data": config.n_sample // slicer.stride},
-            env_steps=config.n_sample,
+            env_steps=config.n_sample if config.counts else 0,
             nondeterministic=why if config.stepping == "ready" else "",
             imports=policy.imported_modules(learn=False),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,8 +49,10 @@ class PrioritisedRing(Ring):
         if self.row_count:
             self._add_recovered_rows()
 
-    def push(self, columns: Mapping[str, Array], **metadata: float) -> list[slice]:
-        """Write rows over the oldest. `metadata` are their `train_iters` and `env_steps`."""
+    def push(self, columns: Mapping[str, Array], **metadata: float | Array) -> list[slice]:
+        """Write rows over the oldest. `metadata` are their `train_iters` (of the weights that collected them) and the
+        `env_steps` at which they arrived.
+        """
         oldest = self.oldest
         parts = super().push(columns, **metadata, use=0, priority=self._highest)
         if self.sampler.size != self.size:
@@ -114,15 +115,13 @@ class PrioritisedRing(Ring):
             self._remove(places[use[places] >= max_use])
 
     def remove_older(self, train_iters: int) -> None:
-        """Remove the rows that arrived before this train iteration."""
-        if not self.row_count:
-            return
-        # Arrival times never decrease from row to row, so the rows to remove are the oldest ones.
-        arrived, first = self.metadata["train_iters"], self.oldest
-        expired = bisect_left(
-            range(first, self.written), train_iters, key=lambda n: int(arrived[self.place_of(n)])
-        )
-        places = self.places_of(np.arange(first, first + expired))
+        """Remove the rows that older weights than those of this train iteration collected.
+
+        Several collectors may have weights of different ages, so rows need not be in the order of these.
+        """
+        collected = self.metadata["train_iters"][: self.used_places]
+        places = np.flatnonzero(collected < train_iters)
+        places = places[self.holds(self.numbers_of(places))]
         self._remove(places[self.sampler.live(places)])
 
     def remove_all_below(self, column: str, least: int) -> None:

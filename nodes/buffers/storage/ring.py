@@ -60,10 +60,11 @@ class Ring:
                 self.storage.close()
                 raise
 
-    def push(self, columns: Mapping[str, Array], **metadata: float) -> list[slice]:
+    def push(self, columns: Mapping[str, Array], **metadata: float | Array) -> list[slice]:
         """Write rows over the oldest; return their places, in the order of the rows.
 
-        If there are more rows than places, only the newest rows are written.
+        Each of the `metadata` is one value for all rows, or a value for each. If there are more rows than
+        places, only the newest rows are written.
         """
         if not self._schema:
             self._allocate({k: Column(str(v.dtype), v.shape[1:]) for k, v in columns.items()})
@@ -84,9 +85,7 @@ class Ring:
             encoded.write_frames()
         self._write(columns, parts)
         for name, value in metadata.items():
-            array = self.metadata[name]
-            for part in parts:
-                array[part] = value
+            _write_values(self.metadata[name], parts, value)
         self.written += rows
         self.row_count = held
         self._next_place = parts[-1].stop % self.size
@@ -320,3 +319,17 @@ def _size_text(size: int, frames: Mapping[str, int] | None) -> str:
         return f"{size} rows"
     columns = ", ".join(f"{name} of {n} frames" for name, n in frames.items())
     return f"{size} rows with deduplicated frames ({columns or 'none'})"
+
+
+def _write_values(array: Array, parts: list[slice], value: float | Array) -> None:
+    """Write one value, or the newest of some values, to these places."""
+    values = np.asarray(value)
+    if not values.ndim:
+        for part in parts:
+            array[part] = value
+        return
+    begin = len(values) - sum(part.stop - part.start for part in parts)
+    for part in parts:
+        end = begin + part.stop - part.start
+        array[part] = values[begin:end]
+        begin = end

@@ -237,6 +237,41 @@ def test_a_row_is_removed_when_it_is_too_old(kind: str) -> None:
     assert (node.count, node.ring.removed) == (2, 4)
 
 
+def collected_by(versions: list[int], *values: float) -> Batch:
+    return rows(*values).replace(**{"origin/weights": np.array(versions, np.int64)})
+
+
+@both
+def test_the_age_of_a_row_counts_from_the_weights_that_collected_it(kind: str) -> None:
+    """Collectors may have different weights, and some rows, for instance random ones, have none."""
+    node = buffer(
+        batch_size=1, max_staleness_iters=10, replace=False, priority=kind, bookkeeping=True, size=8
+    )
+    set_clock(node, 12)
+    node.push(collected_by([12, 2, -1, 9], 0, 1, 2, 3))
+    batch = node.sample(4)
+    ages = dict(zip(batch["reward"].tolist(), batch["age_iters"].tolist(), strict=True))
+    assert ages == {0: 0, 1: 10, 2: 0, 3: 3}
+    set_clock(node, 20)
+    assert sorted(node.sample(2)["reward"]) == [0, 2]
+    assert (node.count, node.ring.removed) == (2, 2)
+    node.push(collected_by([20, 5, 20, 20, 20, 20, 20, 20], *range(4, 12)))  # replaces all rows
+    assert sorted(node.sample(7)["reward"]) == [4, 6, 7, 8, 9, 10, 11]
+
+
+def test_the_versions_of_two_learners_are_not_mixed_up() -> None:
+    node = buffer(batch_size=1, bookkeeping=True)
+    node.ctx.clock = Clock({"one": Count(train_iters=5), "two": Count(train_iters=7)})
+    node.push(collected_by([3], 0))
+    assert node.sample()["age_iters"].tolist() == [0]
+
+
+def test_a_limit_of_staleness_needs_rows_that_say_their_weights() -> None:
+    config = AdvancedReplayBuffer.Config(max_staleness_iters=10)
+    with pytest.raises(UnsoundError, match="write `origin: true` at the collector"):
+        AdvancedReplayBuffer.describe(config, Surroundings({"data": SCHEMA}, {}, frozenset()))
+
+
 def test_the_place_of_a_removed_row_is_reused() -> None:
     node = buffer(size=4, batch_size=4, max_use=1, replace=False)
     node.push(rows(0, 1, 2, 3))

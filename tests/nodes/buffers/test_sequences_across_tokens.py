@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch
+from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.episodes.sequences import sequence_windows
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.buffers.storage.mapped import MappedStorage
@@ -18,7 +20,7 @@ from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.origin import ENV_COLUMN, STEP_COLUMN
-from tests.nodes.toy_policies import Toy
+from tests.nodes.toy_policies import Toy, weights
 from tests.quick_selection import examples
 
 Sequence = tuple[tuple[int, int], ...]  # (env, step) of each valid step
@@ -186,3 +188,14 @@ def test_sequences_are_recovered_from_a_mapped_file(tmp_path: Path) -> None:
     again.push(node.collect(10))
     assert any(sequence not in before for sequence in held(again))
     again.close()
+
+
+def test_the_age_of_a_sequence_counts_from_the_weights_that_collected_its_first_step() -> None:
+    node = collector(2, 0, length=50)
+    buffer = SequenceReplayBuffer(unroll_steps=8, burn_in_steps=0, batch_size=2, size=100)
+    for version in (3, 5, 7):
+        node._load_weights(replace(weights(0), version=version))  # of another firing each
+        buffer.ctx.clock = Clock({"learner": Count(train_iters=version + 4)})
+        buffer.push(node.collect(12))  # six steps of each env
+    collected = buffer.sequences.metadata["train_iters"][: buffer.count]
+    assert collected.tolist() == [3, 3, 5, 5]  # they begin with the steps 0 and 8 of their env

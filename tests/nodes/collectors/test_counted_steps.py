@@ -1,0 +1,47 @@
+"""Several collectors of one graph: only the steps of those that count are steps of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flowrl.checks.check import check
+from flowrl.graph.loading import load_data
+from flowrl.runtime.control.cuts import CutPlanner
+from tests.sites.run_comparison import compare_placements
+
+GRAPH: dict[str, Any] = {
+    "extends": "cartpole_dqn",
+    "nodes": {
+        "tutor": {"type": "sample_collector", "n_sample": 64, "policy": "random", "counts": False},
+        "tutor_envs": {"type": "env_manager", "count": 2},
+        "evaluator": None,
+    },
+    "edges": [
+        "tutor <-> tutor_envs",
+        "learner -> tutor",
+        "collector, tutor -> buffer",
+    ],
+    "warmup": [{"edges": ["collector, tutor -> buffer"], "steps": 1000}],
+}
+
+
+def test_only_the_agents_steps_are_steps_of_the_run(tmp_path: Path) -> None:
+    result = compare_placements(GRAPH, tmp_path, "threads", steps=2000)
+    assert result["env_steps"] == 2048  # 8 rounds of 256; the tutor's 512 do not count
+    counted = compare_placements(
+        {
+            **GRAPH,
+            "nodes": {**GRAPH["nodes"], "tutor": {**GRAPH["nodes"]["tutor"], "counts": True}},
+        },
+        tmp_path / "counted",
+        "threads",
+        steps=2000,
+    )
+    assert counted["env_steps"] == 7 * 320
+    assert counted["digest"] != result["digest"]
+
+
+def test_the_cut_after_env_steps_is_known_before_the_run() -> None:
+    checked = check(load_data(GRAPH)).require_sound()
+    assert CutPlanner(checked, checked.graph.limits).known_steps == (1024, 256)
