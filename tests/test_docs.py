@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
 import re
 import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,53 +22,126 @@ from flowrl.core.batch import Column
 from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.gru import Gru
+from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGES = ("envs", "collectors", "buffers", "evaluators")
-ROOT = DOCS.parent
-SHOWN = [
-    pytest.param(found[1], id=f"{page}-{number}")
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = {
+    page.relative_to(ROOT).with_suffix("").as_posix(): page.read_text(encoding="utf-8")
+    for page in sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("examples/**/*.md")])
+}
+# Blocks that the test of another file runs: page, a line of the block, and that file.
+ELSEWHERE = [
+    ("README", "# mine.yaml", "tests/test_readme.py"),  # it is unsound
+    ("README", "result = flowrl", "tests/test_readme.py"),
+    ("docs/nodes", "mine:Balance", "tests/test_docs.py"),
+    ("docs/nodes", "class Balance", "tests/test_docs.py"),
+    ("docs/graph", "  - agent, expert -> buffer", "tests/graph/test_graph_page.py"),
+]
+[MY_NODES] = re.findall(r"```python\n(# my_nodes\.py.*?)```", PAGES["README"], re.S)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGES[page], re.S)
+
+
+def is_elsewhere(page: str, block: str) -> bool:
+    return any(page == other and line in block for other, line, _ in ELSEWHERE)
+
+
+GRAPHS = [
+    pytest.param(page, block, id=f"{page}-{number}")
     for page in PAGES
-    for number, found in enumerate(
-        re.finditer(r"```yaml\n(.*?)```", (DOCS / f"{page}.md").read_text(encoding="utf-8"), re.S)
-    )
+    for number, block in enumerate(blocks(page, "yaml"))
+    if not is_elsewhere(page, block) and not re.search(r"^ports:", block, re.M)
 ]
 
 
-def test_there_is_yaml_on_these_pages() -> None:
-    assert len(SHOWN) >= 10
-
-
-@pytest.mark.parametrize("shown", SHOWN)
-def test_what_is_shown_is_sound(shown: str, tmp_path: Path) -> None:
-    if "crazyclimber" in shown:
+@pytest.fixture
+def shown_graph(page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A graph of a page as a file, beside the files that pages name; by itself, or laid over `cartpole_dqn`."""
+    monkeypatch.chdir(tmp_path)
+    if "crazyclimber" in block:
         pytest.importorskip("ale_py")
-    for file in (
-        ROOT / "graphs" / "cartpole_demos.npz",
-        *(ROOT / "examples" / "my_goals").iterdir(),
-    ):
+    for file in (ROOT / "graphs/cartpole_demos.npz", *(ROOT / "examples/my_goals").iterdir()):
         if file.is_file():
-            shutil.copy(file, tmp_path)  # the pages name them as files beside the graph
-    text = shown if "extends:" in shown else f"extends: cartpole_dqn\n{shown}"
+            shutil.copy(file, tmp_path)
+    (tmp_path / "my_nodes.py").write_text(MY_NODES, encoding="utf-8")
+    for other in blocks(page, "yaml"):  # such as a part-graph
+        if name := re.match(r"# (\w+\.yaml)\n", other):
+            (tmp_path / name[1]).write_text(other, encoding="utf-8")
     graph = tmp_path / "shown.yaml"
+    is_whole = re.search(r"^(about|extends):", block, re.M)
+    text = block if is_whole else f"extends: cartpole_dqn\n{block}"
     graph.write_text(text, encoding="utf-8")
-    checked = load(graph).check()
+    return graph
+
+
+def test_there_is_yaml_on_many_pages() -> None:
+    assert len(GRAPHS) >= 40
+    assert all((ROOT / file).is_file() for *_, file in ELSEWHERE)
+
+
+@pytest.mark.parametrize(("page", "block"), GRAPHS)
+def test_a_graph_on_a_page_is_sound(shown_graph: Path) -> None:
+    checked = load(shown_graph).check()
     assert checked.problems == []
     assert checked.warnings == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "block"), GRAPHS)
+def test_a_graph_on_a_page_runs(shown_graph: Path) -> None:
+    result = load(shown_graph).run(train_iters=1, quiet=True)
+    assert (result.status, result.train_iters) == ("finished", 1)
+
+
+def sections(page: str) -> Iterator[tuple[str, str, str]]:
+    """Each block of a page: the heading above it, its language and its text."""
+    heading = ""
+    for found in re.finditer(r"^```(\w*)\n(.*?)^```|^#+ ([^\n]*)$", PAGES[page], re.M | re.S):
+        if found[3] is not None:
+            heading = found[3]
+        else:
+            yield heading, found[1], found[2]
+
+
 def by_hand(page: str, heading: str) -> Any:
     """The Python that a section of a page shows."""
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    section = re.split(r"\n##+ ", text.partition(f"## {heading}\n")[2])[0]
-    [code] = re.findall(r"```python\n(.*?)```", section, re.S)
-    return compile(code, f"{page}.md, {heading}", "exec")
+    shown = [
+        text
+        for above, language, text in sections(f"docs/{page}")
+        if (above, language) == (heading, "python")
+    ]
+    assert shown
+    return compile("\n".join(shown), f"{page}.md, {heading}", "exec")
+
+
+def test_every_python_block_is_run_by_a_test() -> None:
+    calls = [
+        node
+        for node in ast.walk(ast.parse(Path(__file__).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "by_hand"
+    ]
+    run = {tuple(ast.literal_eval(argument) for argument in call.args) for call in calls}
+    left = [
+        f"{page}.md, {heading}"
+        for page in PAGES
+        for heading, language, text in sections(page)
+        if language == "python"
+        and (page.removeprefix("docs/"), heading) not in run
+        and not is_elsewhere(page, text)
+        and text != MY_NODES  # beside each graph
+    ]
+    assert left == []
+    assert len(run) >= 12
 
 
 def test_a_policy_that_only_acts_is_as_short_as_it_is_shown(tmp_path: Path) -> None:
-    section = (DOCS / "nodes.md").read_text(encoding="utf-8").partition("## A policy\n")[2]
-    code, graph = re.findall(r"```(?:python|yaml)\n(.*?)```", section, re.S)[:2]
+    code, graph = [text for above, _, text in sections("docs/nodes") if above == "A policy"]
     imports = "import numpy as np\nfrom flowrl.nodes.policy import Policy\n"
     (tmp_path / "mine.py").write_text(imports + code, encoding="utf-8")
     evaluated = "nodes: {evaluator: {policy: 'mine:Balance', episodes: 3}}\n"
@@ -116,10 +192,8 @@ def test_a_run_from_python_goes_as_it_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    section = (DOCS / "runs.md").read_text(encoding="utf-8").partition("## In Python\n")[2]
     names: dict[str, Any] = {}
-    for code in re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.S):
-        exec(compile(code, "runs.md", "exec"), names)
+    exec(by_hand("runs", "In Python"), names)
     assert "finished: 100 train iterations were asked for" in capsys.readouterr().out
     assert len(names["result"].metrics()["learner"]["loss"]) == 1
     assert names["done"]
@@ -141,6 +215,31 @@ def test_envs_are_stepped_by_hand_as_it_is_shown() -> None:
     exec(by_hand("envs", "By hand"), names)
     assert len(names["timesteps"]) > 0
     assert names["envs"].done
+
+
+def test_what_an_env_carries_over_is_data_as_it_is_shown() -> None:
+    names: dict[str, Any] = {}
+    exec(by_hand("envs", "Saved envs"), names)
+    old, new = SimpleNamespace(mean=0.25), SimpleNamespace()
+    carried = names["get_carry_over"](old)
+    names["set_carry_over"](new, json.loads(json.dumps(carried)))
+    assert new == old
+
+
+def test_an_act_mode_takes_and_gives_memory_as_it_is_shown() -> None:
+    policy = Ppo(
+        obs=Column("float32", (4,)), action=Column("int64", n=2), model=Gru(size=8), unroll_steps=4
+    )
+    mode = policy.collect_mode(0)
+    mode.load(Learner(policy=policy, seed=0).state())
+    names: dict[str, Any] = {
+        "mode": mode,
+        "obs": np.zeros((3, 4), np.float32),
+        "memory": np.zeros((3, 8), np.float32),
+    }
+    exec(by_hand("collectors", "Recurrent policies"), names)
+    assert names["output"]["memory"].shape == (3, 8)
+    assert names["output"]["action"].shape == (3,)
 
 
 def commands(path: Path) -> Iterator[str]:
@@ -166,8 +265,7 @@ def test_a_run_on_hosts_is_started_from_python_as_the_page_shows(
 ) -> None:
     parameters, calls = inspect.signature(FlowGraph.run).parameters, list[dict[str, Any]]()
     monkeypatch.setattr(FlowGraph, "run", lambda graph, **arguments: calls.append(arguments))
-    [code] = re.findall(r"```python\n(.*?)```", (DOCS / "hosts.md").read_text("utf-8"), re.S)
-    exec(compile(code, "hosts.md", "exec"), {})
+    exec(by_hand("hosts", "Hosts"), {})
     [arguments] = calls
     assert set(arguments) <= set(parameters)
     assert arguments["rendezvous"].hosts == 3

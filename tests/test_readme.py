@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,22 @@ def test_a_session_is_shown_as_it_goes(
 @pytest.mark.parametrize("path", re.findall(r"\]\(([\w/.]+)\)", README))
 def test_what_it_links_to_is_there(path: str) -> None:
     assert (ROOT / path).exists()
+
+
+@pytest.mark.slow
+def test_the_run_with_a_changed_value_ends_no_later_than_the_one_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [words] = re.findall(r"^\| `flowrl (run cartpole_dqn --set [^`]*)`", README, re.M)
+    changed = shlex.split(words)
+    at = changed.index("--set")
+    summaries = []
+    for argv in (changed, changed[:at] + changed[at + 2 :]):
+        assert main([*argv, "--json"]) == 0
+        summaries.append(json.loads(capsys.readouterr().out))
+    assert [summary["status"] for summary in summaries] == ["solved", "solved"]
+    assert summaries[0]["env_steps"] <= summaries[1]["env_steps"]
 
 
 @pytest.mark.slow

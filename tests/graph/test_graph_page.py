@@ -41,6 +41,47 @@ def test_an_example_is_sound_over_a_bundled_graph(text: str, tmp_path: Path) -> 
     assert problems(graph) == []
 
 
+[STATEMENTS] = [text for text in EXAMPLES if "agent, expert" in text]
+# What the example of a statement needs beside `cartpole_dqn`.
+SURROUNDINGS = {
+    "rnd -> buffer": "nodes: {rnd: rnd}\n",
+    "envs, more": "nodes: {more: env_manager}\n",
+    "buffer.priorities": (
+        "nodes: {buffer: {type: advanced_buffer, size: 1000, batch_size: 64, updates_per_push: 8}}\n"
+    ),
+    "agent, expert": """
+nodes:
+  collector: null
+  agent: {type: sample_collector, n_sample: 64}
+  expert: {type: sample_collector, n_sample: 64, policy: random}
+  more: env_manager
+warmup: null
+""",
+}
+MORE_EDGES = {
+    "agent, expert": """\
+  - agent <-> envs
+  - expert <-> more
+  - learner -> agent
+  - learner -> expert
+"""
+}
+
+
+@pytest.mark.parametrize(
+    "statement", [line for line in STATEMENTS.splitlines() if line.startswith("  - ")]
+)
+def test_each_way_to_write_an_edge_is_sound(statement: str, tmp_path: Path) -> None:
+    text = "".join(["extends: cartpole_dqn\n", *_of(SURROUNDINGS, statement), "edges:\n"])
+    text += "".join([statement, "\n", *_of(MORE_EDGES, statement)])
+    (tmp_path / "g.yaml").write_text(text, encoding="utf-8")
+    assert problems(tmp_path / "g.yaml") == []
+
+
+def _of(texts: dict[str, str], statement: str) -> list[str]:
+    return [text for words, text in texts.items() if words in statement]
+
+
 def test_the_first_example_is_a_sound_graph(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(WHOLE[0], encoding="utf-8")
     assert problems(tmp_path / "g.yaml") == []
