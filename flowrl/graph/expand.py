@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase
@@ -67,19 +67,19 @@ def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
     }
     for name, value in written_params(spec.config).items():
         written = sources.get(name) or [i for i in [spec.written.fields.get(name)] if i is not None]
-        yield from _value(name, value, 2, [as_mapping(i) for i in written], origins)
+        yield from parameter_lines(name, value, 2, [as_mapping(i) for i in written], origins)
 
 
-def _value(
-    name: str, value: Any, depth: int, written: list[YamlValue], origins: bool
+def parameter_lines(
+    name: str, value: Any, depth: int, written: Sequence[YamlValue] = (), origins: bool = False
 ) -> Iterator[str]:
-    """The lines of a parameter. Parts and mappings take several."""
+    """The lines of a parameter. Parts and mappings take several. `written` is where it was written."""
     pad = "  " * depth
     if isinstance(value, Mapping) and value:
         yield f"{pad}{scalar_text(name)}:"
         for key, inner in value.items():
             below = [i.fields[key] for i in written if key in i.fields]
-            yield from _value(
+            yield from parameter_lines(
                 str(key),
                 inner,
                 depth + 1,

@@ -21,7 +21,7 @@ from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, instanc
 from flowrl.core.errors import RunError, UsageError, attached_files
 from flowrl.core.project_modules import importable_modules
 from flowrl.core.state import Count
-from flowrl.graph.expand import expand
+from flowrl.graph.expand import expand, parameter_lines
 from flowrl.graph.model import Graph, Limits
 from flowrl.graph.param_reader import written_params
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
@@ -368,9 +368,9 @@ def params_text(graph: Graph) -> str:
     """The type and the parameters of each node as YAML, one in a line."""
     lines = []
     for spec in graph.nodes.values():
-        params = {"type": spec.type, **written_params(spec.config)}
         lines.append(f"{flow_text(spec.name)}:")
-        lines += [f"  {flow_text(name)}: {flow_text(value)}" for name, value in params.items()]
+        for name, value in {"type": spec.type, **written_params(spec.config)}.items():
+            lines += parameter_lines(name, value, depth=1)
     return "\n".join(lines) + "\n"
 
 

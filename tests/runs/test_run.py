@@ -17,11 +17,13 @@ from flowrl.core.context import Record
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
+from flowrl.graph.param_reader import written_params
+from flowrl.graph.yaml_text import parse_yaml
 from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.display import Watcher
 from flowrl.runs.folder import create_run_folder, read_jsonl
 from flowrl.runs.result import RunResult
-from flowrl.runs.run import Run
+from flowrl.runs.run import Run, params_text
 from flowrl.runtime.records import RecordSource
 from tests.toys.toy_nodes import FailingNode
 from tests.toys.toy_runs import toy_graph
@@ -135,6 +137,17 @@ def test_the_parameters_of_nodes_are_in_a_file_of_their_own(tmp_path: Path) -> N
     source = "  type: tests.toys.toy_nodes:Source\n  give: 1\n  steps: 10\n  mode: usual\n"
     assert text.startswith(f"c:\n{source}")
     assert [line for line in text.splitlines() if not line.startswith(" ")] == ["c:", "l:", "e:"]
+
+
+def test_parameters_of_parts_are_one_in_a_line_too() -> None:
+    graph = load_graph("cartpole_dqn").graph
+    lines = params_text(graph).splitlines()
+    at = lines.index("  policy:")
+    assert lines[at + 1 : at + 4] == ["    type: dqn", "    model:", "      type: mlp"]
+    assert parse_yaml("\n".join(lines), "params.yaml").plain() == {
+        name: {"type": spec.type, **written_params(spec.config)}
+        for name, spec in graph.nodes.items()
+    }
 
 
 def test_the_name_of_a_run_folder_has_the_seed(
