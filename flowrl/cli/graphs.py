@@ -8,8 +8,10 @@ from pathlib import Path
 
 from flowrl.checks.check import check as check_graph
 from flowrl.cli.arguments import add_graph, add_placement, read_graph
-from flowrl.core.errors import GraphError, Problem, UsageError
+from flowrl.core.errors import GraphError, Problem, UsageError, closest_word
+from flowrl.graph.bundled import bundled_graphs, locate
 from flowrl.graph.loading import load_graph
+from flowrl.graph.tree import display_path
 
 
 def check_arguments(parser: ArgumentParser) -> None:
@@ -84,7 +86,7 @@ def diff_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "a",
         metavar="A",
-        help="a graph, a run's folder, or 'last' for the newest run under this folder",
+        help="a graph (a file, or a bundled graph's name), or else a run, named as for `flowrl eval`",
     )
     parser.add_argument("b", metavar="B", help="another one")
 
@@ -92,12 +94,8 @@ def diff_arguments(parser: ArgumentParser) -> None:
 def diff(arguments: Namespace) -> int:
     from flowrl.graph.diff import NOTHING, compute_alike, diff_graphs
     from flowrl.runs.run_diff import diff_runs, is_ended_run
-    from flowrl.runs.run_names import LAST, existing_run_path
 
-    names = [
-        str(existing_run_path(LAST)) if name == LAST else name
-        for name in (arguments.a, arguments.b)
-    ]
+    names = [_graph_or_run(name) for name in (arguments.a, arguments.b)]
     a, b = (
         check_graph(load_graph(_graph_path(name)), "skip").require_sound().graph for name in names
     )
@@ -108,6 +106,21 @@ def diff(arguments: Namespace) -> int:
     if both_ended:
         print(diff_runs(*runs, equal_graphs=compute_alike(a, b)))
     return 0
+
+
+def _graph_or_run(name: str) -> str:
+    """A graph's name as it is, or the folder of the run that is named. A word that could mean both means the graph."""
+    from flowrl.runs.run_names import existing_run_path
+
+    if locate(name, Path()) is not None:
+        return name
+    try:
+        return display_path(existing_run_path(name))
+    except UsageError as error:
+        near = closest_word(name, bundled_graphs())
+        if near is None:
+            raise
+        raise UsageError(f"{error}; or did you mean the graph '{near}'?") from None
 
 
 def _graph_path(name: str) -> str:

@@ -143,6 +143,22 @@ def test_diff_takes_the_folder_of_a_run_for_the_graph_that_it_ran(flowrl: Flowrl
     assert not any("node" in line for line in lines)
 
 
+def test_diff_takes_runs_by_their_names_as_other_verbs_do(flowrl: Flowrl, folder: Path) -> None:
+    for seed in (8, 9):
+        words = ("--train-iters", "2", "--seed", str(seed), "--out", f"sweep/run{seed}", "--quiet")
+        flowrl("run", "g.yaml", *words)
+    by_folder = flowrl("diff", "sweep/run8", "sweep/run9")
+    assert by_folder[0] == 0
+    assert "graph: seed 8 -> 9" in by_folder[1]
+    assert flowrl("diff", "run8", "run9") == by_folder
+    assert flowrl("diff", "run8", "last") == by_folder
+    status, _, err = flowrl("diff", "run", "g.yaml")
+    assert (status, err) == (2, "flowrl: run: is ambiguous; run8, run9\n")
+    assert flowrl("diff", "cartpole_dqm", "g.yaml")[2].endswith(
+        "; or did you mean the graph 'cartpole_dqn'?\n"
+    )
+
+
 def test_diff_of_an_unsound_graph_prints_its_problems(flowrl: Flowrl, folder: Path) -> None:
     write(folder / "u.yaml", {"x": "Drian"})
     status, out, err = flowrl("diff", "g.yaml", "u.yaml")
