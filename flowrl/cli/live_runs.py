@@ -23,9 +23,10 @@ from flowrl.runs.run_names import find_live_run, find_run_folder
 from flowrl.runs.top import (
     RUN_RATES,
     RUN_ROW,
+    RunRates,
     RunRow,
+    StatusWindow,
     ps_text,
-    rates_between,
     row_of,
     top_text,
 )
@@ -34,6 +35,7 @@ from flowrl.runtime.status import SITE_STATUS, RunStatus
 
 INTERVAL_S = 0.5  # between two statuses, from which rates are computed
 REFRESH_S = 1.0  # of top
+ONCE_S = 5.0  # at most, to see some rounds
 EXPLAIN_AFTER_S = 5.0  # of waiting for a stop, the reason is printed
 STOP_TIMEOUT_S, STOP_NOW_TIMEOUT_S = 120.0, 20.0
 STOP_POLL_S, LOG_POLL_S = 0.05, 0.2
@@ -47,11 +49,7 @@ def ps_arguments(parser: ArgumentParser) -> None:
 
 
 def ps(arguments: Namespace) -> int:
-    found = live_entries()
-    before = {e.socket: one for e in found if (one := _status_or_none(e))}
-    if before:
-        time.sleep(INTERVAL_S)
-    rows = [_row(e, before.get(e.socket)) for e in found if is_alive(e)]
+    rows = [row for entry in live_entries() if (row := _row(entry)) is not None]
     if arguments.json:
         print(json.dumps([RUN_ROW.encode(row) for row in rows]))
     else:
@@ -59,10 +57,13 @@ def ps(arguments: Namespace) -> int:
     return 0
 
 
-def _row(entry: RunEntry, before: RunStatus | None) -> RunRow:
-    after = _status_or_none(entry) if before else None
-    if before and after:
-        return row_of(rates_between(before, after))
+def _row(entry: RunEntry) -> RunRow | None:
+    """The row of a run; None if it has just ended."""
+    status = _status_or_none(entry)
+    if status is not None:
+        return row_of(status)
+    if not is_alive(entry):
+        return None
     wall_s = time.time() - entry.begun_at
     about = (entry.pid, entry.graph, entry.placement, "silent", wall_s)
     return RunRow(*about, 0, 0, None, entry.run_dir)
@@ -83,10 +84,9 @@ def top_arguments(parser: ArgumentParser) -> None:
 
 def top(arguments: Namespace) -> int:
     entry = find_live_run(arguments.run)
-    before = query_status(entry)
+    window = StatusWindow(query_status(entry))
     if arguments.once or arguments.json or not sys.stdout.isatty():
-        time.sleep(INTERVAL_S)
-        found = rates_between(before, query_status(entry))
+        found = _rates_once(entry, window)
         print(json.dumps(RUN_RATES.encode(found)) if arguments.json else top_text(found, _width()))
         return 0
     with _alternate_screen() as wait_for_q:
@@ -98,11 +98,26 @@ def top(arguments: Namespace) -> int:
                 if is_active(entry):
                     raise
                 break
-            _redraw(top_text(rates_between(before, after), _width()))
-            before, pause_s = after, REFRESH_S
+            _redraw(top_text(window.rates_until(after), _width()))
+            pause_s = REFRESH_S
     if not is_active(entry):
         print(_summary(entry)[1])
     return 0
+
+
+def _rates_once(entry: RunEntry, window: StatusWindow) -> RunRates:
+    """The rates over half a second, or over some rounds if they take longer, for a few seconds at most."""
+    begun_s = time.monotonic()
+    while True:
+        time.sleep(INTERVAL_S)
+        try:
+            found = window.rates_until(query_status(entry))
+        except NoAnswerError:
+            if is_active(entry):
+                raise
+            raise FlowError(f"{entry.run_dir}: the run has just ended") from None
+        if window.has_rounds or time.monotonic() - begun_s > ONCE_S:
+            return found
 
 
 def _width() -> int:

@@ -6,12 +6,14 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from flowrl.core.batch import Schema
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
+
+T = TypeVar("T")
 
 # columns that every row of metrics has
 SOURCE_COLUMNS = ("node", "role", "firing", "env_steps", "episodes", "train_iters")
@@ -98,6 +100,8 @@ class Context:
     effect_timing: EffectTiming = "at once"
     # How often the node was replaced by a new one (`on_failure: restart`).
     restarts: int = 0
+    # The time of parts of the node's firings, by name; see `timed`.
+    parts_s: dict[str, float] = field(default_factory=dict)
     # Called when a firing first counts or records something. A service notifies its client by it.
     on_pending: Callable[[], None] = lambda: None
     _pending_count: Count | None = None
@@ -188,6 +192,19 @@ class Context:
         records, self.records = self.records, []
         self.has_pending = False
         return records
+
+    def timed(self, part: str, function: Callable[..., T]) -> Callable[..., T]:
+        """Return the function. The time of its calls is shown as a part of the node's time, such as `policy`."""
+        parts_s, now = self.parts_s, time.perf_counter
+        parts_s.setdefault(part, 0.0)
+
+        def call(*arguments: Any) -> T:
+            began_s = now()
+            result = function(*arguments)
+            parts_s[part] += now() - began_s
+            return result
+
+        return call
 
     def now_s(self) -> float:
         """Return the seconds of a monotonic clock. Only reports may depend on it, never results."""

@@ -8,10 +8,12 @@ import os
 import sys
 import threading
 from collections import deque
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from flowrl.core.context import MetricsRecord, Record
 from flowrl.core.state import Count
+from flowrl.core.wording import count_text
 from flowrl.runs.result import return_text
 from flowrl.runs.top import clock_text
 from flowrl.runtime.records import RecordSource
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from flowrl.runs.run import Run
 
 REFRESH_PER_S = 4
-RATE_S = 5.0  # the rate is an average over this time, because sites report some rounds at a time
+RATE_S = 5.0  # rates are averages over at least this time
 LINE_EVERY_S = 5.0
+SHOWN_SITES = 4  # by name
 BAR_WIDTH = 20  # characters
 STOPPING = "stopping after this train iteration; Ctrl-C again stops at once"
 
@@ -145,7 +148,7 @@ class LiveDisplay(Watcher):
 
     def __init__(self) -> None:
         self._live: Live | None = None
-        self._steps: deque[tuple[float, int]] = deque([(0.0, 0)])  # time, and env steps by then
+        self._rate = ProgressRate()
         self._best = -math.inf
         self._note = ""
 
@@ -203,18 +206,33 @@ class LiveDisplay(Watcher):
         if run.eval_return is not None:
             best = "" if run.best_return is None else f" (best {return_text(run.best_return)})"
             times.insert(0, f"return {return_text(run.eval_return)}{best}")
-        rate = f"{self.rate(run, counts.env_steps):,.0f}/s"
+        rate = f"{self._rate.at(run.firing_s, counts.env_steps):,.0f}/s"
         steps = [f"{counts.env_steps:,} env steps", rate, f"{counts.train_iters:,} train iters"]
         return f"{' · '.join(steps)}\n{' · '.join(times)}"
 
-    def rate(self, run: Run, env_steps: int) -> float:
-        """Env steps a second, over the last `RATE_S` seconds."""
-        now, steps = run.firing_s, self._steps
-        steps.append((now, env_steps))
-        while len(steps) > 2 and now - steps[1][0] >= RATE_S:
-            steps.popleft()
-        before, steps_before = steps[0]
-        return (env_steps - steps_before) / max(now - before, 1e-9)
+
+class ProgressRate:
+    """A count's increase a second, over the last seconds.
+
+    A count increases at the ends of rounds, which may take long. So it is compared between times at which it increased;
+    otherwise the rate would drop to 0 again and again. It is 0 if the next increase is long overdue.
+    """
+
+    def __init__(self) -> None:
+        self._increases: deque[tuple[float, int]] = deque(
+            [(0.0, 0)]
+        )  # time, and count from then on
+
+    def at(self, now_s: float, count: int) -> float:
+        increases = self._increases
+        if count > increases[-1][1]:
+            increases.append((now_s, count))
+        while len(increases) > 2 and increases[-1][0] - increases[1][0] >= RATE_S:
+            increases.popleft()
+        (first_s, first), (last_s, last) = increases[0], increases[-1]
+        longest_s = max((b[0] - a[0] for a, b in pairwise(increases)), default=0.0)
+        is_overdue = now_s - last_s >= max(RATE_S, 2 * longest_s)
+        return 0.0 if is_overdue else (last - first) / max(last_s - first_s, 1e-9)
 
 
 def begin_line(run: Run) -> str:
@@ -240,8 +258,22 @@ def waiting_text(run: Run) -> str:
     if run.executor is None and run.hosts is not None:
         return f"waiting for hosts at {run.hosts.address} …"
     if run.executor is None or run.executor.began_s is None:
-        return f"making {len(run.graph.nodes)} nodes …"
+        return making_text(run)
     return ""
+
+
+def making_text(run: Run) -> str:
+    """Which nodes are being made, and how many sites are not ready yet."""
+    if run.executor is None:
+        return f"making {run.making or 'nodes'} …"
+    starting = [s for s in run.executor.site_statuses() if s.activity.kind == "starting"]
+    made = [status.activity.instance for status in starting if status.activity.instance]
+    silent = [status.site for status in starting if not status.activity.instance]
+    parts = [f"making {', '.join(made[:SHOWN_SITES])}"] if made else []
+    if silent:
+        shown = ", ".join(silent[:SHOWN_SITES]) + (", …" if len(silent) > SHOWN_SITES else "")
+        parts.append(f"starting {count_text(len(silent), 'site')}, which import modules: {shown}")
+    return f"{'; '.join(parts) or 'waiting for the first firing'} …"
 
 
 def _counts_line(run: Run, total: Count) -> str:
@@ -258,7 +290,7 @@ def _evaluator_text(run: Run, source: RecordSource) -> str:
 
 
 def node_table(run: Run) -> Table:
-    """A row for each instance: its firings, and its share of the time."""
+    """A row for each instance and each of its parts: its firings (of services: calls), and its share of the time."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2), header_style="dim")
@@ -268,11 +300,20 @@ def node_table(run: Run) -> Table:
     table.add_column("")
     firing_s = max(run.firing_s, 1e-9)
     for node in run.node_stats():
-        fired, share = node.fired, node.busy_s / firing_s
-        each_ms = f"{1e3 * node.busy_s / fired:.2f}" if fired else ""
-        bar = "█" * round(BAR_WIDTH * share)
-        table.add_row(node.instance, f"{fired:,}", each_ms, f"{share:.0%}", bar)
+        if not node.fired:  # a share of the first moments would say nothing
+            table.add_row(node.instance, "0", "", "")
+            continue
+        fired = f"{node.fired:,} calls" if node.is_service else f"{node.fired:,}"
+        table.add_row(node.instance, fired, *_time_cells(node.busy_s, node.fired, firing_s))
+        for part, s in node.parts_s.items():
+            table.add_row(f"  {part}", "", *_time_cells(s, node.fired, firing_s), style="dim")
     return table
+
+
+def _time_cells(busy_s: float, times: int, firing_s: float) -> tuple[str, str, str]:
+    """Milliseconds each, the share of the time, and the same as a bar."""
+    share = busy_s / firing_s
+    return f"{1e3 * busy_s / times:.2f}", f"{share:.0%}", "█" * round(BAR_WIDTH * share)
 
 
 def time_left_s(run: Run) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -81,8 +81,15 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def bottleneck_sentence(nodes: Iterable[NodeStats], firing_s: float) -> str:
-    """Where the time of a run went, in one sentence. The time to make its nodes does not count."""
+def bottleneck_sentence(
+    nodes: Iterable[NodeStats],
+    firing_s: float,
+    remedy_of: Callable[[NodeStats], str] = lambda node: "",
+) -> str:
+    """Where the time of a run went, in one sentence. The time to make its nodes does not count.
+
+    `remedy_of` says what can be changed if a node is the bottleneck.
+    """
     fired = [times for times in nodes if times.busy_s and firing_s]
     if not fired:
         return "nothing fired"
@@ -90,19 +97,29 @@ def bottleneck_sentence(nodes: Iterable[NodeStats], firing_s: float) -> str:
     shown = [
         _share(a, firing_s) for a in others[:3] if a.busy_s >= 0.01 * firing_s or _longest_wait(a)
     ]
+    did = "answered calls" if first.is_service else "fired"
     share = f"{first.busy_s / firing_s:.0%}"
-    text = f"{first.instance} is the bottleneck: it fired for {share} of the time"
-    return f"{text} (then {', '.join(shown)})" if shown else text
+    text = f"{first.instance} is the bottleneck: it {did} for {share} of the time"
+    text += _parts_text(first, firing_s)
+    text += f" (then {', '.join(shown)})" if shown else ""
+    remedy = remedy_of(first)
+    return f"{text}; {remedy}" if remedy else text
 
 
 def _share(times: NodeStats, firing_s: float) -> str:
     """The share of the time in which an instance fired, and its longest wait if it matters."""
-    text = f"{times.instance} {times.busy_s / firing_s:.0%}"
+    text = f"{times.instance} {times.busy_s / firing_s:.0%}{_parts_text(times, firing_s)}"
     wait = _longest_wait(times)
     if wait is None or wait[0] < 0.01 * firing_s:
         return text
     s, kind, edge = wait
     return f"{text}, {kind} {s / firing_s:.0%} {edge}"
+
+
+def _parts_text(times: NodeStats, firing_s: float) -> str:
+    """The parts of an instance that took a part of the time that matters."""
+    parts = [(s / firing_s, part) for part, s in times.parts_s.items() if s >= 0.01 * firing_s]
+    return "".join(f", its {part} {share:.0%}" for share, part in parts)
 
 
 def _longest_wait(times: NodeStats) -> tuple[float, str, str] | None:

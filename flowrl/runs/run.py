@@ -92,6 +92,7 @@ class Run:
         self.watcher = watcher or Watcher()
         self.folder: RunFolder | None = None
         self.executor: Executor | None = None
+        self.making = ""  # the instance that is being made in this thread
         self._returns = EvaluationReturns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
         self.ended: RunResult | None = None
         self._interrupts = 0
@@ -234,7 +235,7 @@ class Run:
             best_return=finite(self.best_return),
             wall_s=round(wall_s, 3),
             env_steps_per_s=round(counts.env_steps / training_s, 1) if training_s else 0.0,
-            bottleneck=bottleneck_sentence(self.node_stats(), self.firing_s),
+            bottleneck=bottleneck_sentence(self.node_stats(), self.firing_s, self._remedy_of),
             digest=digest,
             seed=self.seed,
             why=why,
@@ -248,6 +249,10 @@ class Run:
                 *(self.executor.warnings() if self.executor else ()),
             ),
         )
+
+    def _remedy_of(self, node: NodeStats) -> str:
+        spec = self.graph.nodes[node.instance.partition("#")[0]]
+        return spec.cls.remedy(spec.config, node.busy_s / max(node.fired, 1))
 
     # the parts of a run
 
@@ -272,7 +277,9 @@ class Run:
         if self.rendezvous is not None:
             self._wait_for_hosts(self.rendezvous)
         if list(self.layout.kinds) == [MAIN]:
-            self.executor = SerialExecutor(self.checked, self, self.seed, self.limits)
+            self.executor = SerialExecutor(
+                self.checked, self, self.seed, self.limits, self._set_making
+            )
             # Modules that the nodes imported may have changed the numerics.
             reset_numerics(self.graph.torch_threads)
         else:
@@ -291,6 +298,9 @@ class Run:
         if self.is_stopping:
             self.executor.stop("interrupt", "flowrl stop")
         return self.executor.run()
+
+    def _set_making(self, instance: str) -> None:
+        self.making = instance
 
     def _wait_for_hosts(self, rendezvous: Rendezvous) -> None:
         """Wait for hosts, and decide which site is on which host."""

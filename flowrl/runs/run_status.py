@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 def status_of(run: Run) -> RunStatus:
     """The status of a run just now; may be called from any thread."""
     if run.executor is None:
-        statuses = [SiteStatus(site, Activity("starting")) for site in run.layout.kinds]
+        activity = Activity("starting", instance=run.making)
+        statuses = [SiteStatus(site, activity) for site in run.layout.kinds]
     else:
         statuses = run.executor.site_statuses()
     kinds, counts = run.layout.kinds, run.counts
@@ -113,6 +114,7 @@ def timings_row(
         "env_steps": counts.env_steps,
         "train_iters": counts.train_iters,
         "busy_s": {node.instance: round(node.busy_s, 6) for node in nodes},
+        "parts_s": {n.instance: _rounded(n.parts_s) for n in nodes if n.parts_s},
         "waiting_s": {n.instance: _rounded(n.waiting_s) for n in nodes if n.waiting_s},
         "blocked_s": {n.instance: _rounded(n.blocked_s) for n in nodes if n.blocked_s},
         "idle_s": _rounded(idle_s),

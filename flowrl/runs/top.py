@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from flowrl.core.plain_data import DataCodec
 from flowrl.runtime.status import EdgeStats, NodeStats, RunStatus
 
 WIDTH = 80
+WINDOW_S, MAX_WINDOW_S = 5.0, 120.0  # rates are averages over at least, and at most, this time
+WINDOW_ROUNDS = 5  # and over this number of rounds
 UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -23,6 +26,7 @@ class NodeRates:
     blocked: float
     idle: float
     firings_per_s: float
+    parts: Mapping[str, float]  # shares of the site's time, by part
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,42 @@ class RunRates:
 
 
 RUN_RATES: DataCodec[RunRates] = DataCodec(RunRates)
+
+
+class StatusWindow:
+    """The latest statuses of a run. Rates are averages over this window, which holds some whole rounds of each site.
+
+    Otherwise the rates of a run whose rounds take longer than the window would drop to 0 again and again.
+    """
+
+    def __init__(self, first: RunStatus) -> None:
+        self._statuses = deque([first])
+
+    def rates_until(self, status: RunStatus) -> RunRates:
+        """Add a status, and return the rates over the window."""
+        statuses = self._statuses
+        statuses.append(status)
+        while len(statuses) > 2 and _is_long_enough(statuses[1], status):
+            statuses.popleft()
+        return rates_between(statuses[0], status)
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether each site has ended some rounds within the window, so that its rates mean something."""
+        return _has_rounds(self._statuses[0], self._statuses[-1])
+
+
+def _is_long_enough(before: RunStatus, after: RunStatus) -> bool:
+    s = after.wall_s - before.wall_s
+    return s >= WINDOW_S and (s >= MAX_WINDOW_S or _has_rounds(before, after))
+
+
+def _has_rounds(before: RunStatus, after: RunStatus) -> bool:
+    then = {site.site: site.rounds for site in before.sites}
+    return all(
+        site.rounds - then.get(site.site, 0) >= WINDOW_ROUNDS or site.activity.kind == "stopped"
+        for site in after.sites
+    )
 
 
 def rates_between(before: RunStatus, after: RunStatus) -> RunRates:
@@ -91,6 +131,10 @@ def _node_rates(before: NodeStats | None, after: NodeStats, idle_s: float, s: fl
         _share((_sum(after.blocked_s) - _sum(old.blocked_s)) / s),
         _share(idle_s / s),
         (after.fired - old.fired) / s,
+        {
+            part: _share((part_s - old.parts_s.get(part, 0.0)) / s)
+            for part, part_s in after.parts_s.items()
+        },
     )
 
 
@@ -129,12 +173,16 @@ def top_text(rates: RunRates, width: int = WIDTH) -> str:
 
 def _node_rows(rates: RunRates) -> list[list[str]]:
     head = ["node", "firing", "waiting", "blocked", "idle", "firings/s", "site"]
-    nodes = [
-        [n.instance, *map(_percent, (n.firing, n.waiting, n.blocked, n.idle)),
-         short_number(n.firings_per_s), n.site]
-        for n in rates.nodes
-    ]  # fmt: skip
-    return [head, *nodes]
+    fired = {node.instance: node.fired for node in rates.status.nodes}
+    rows = [head]
+    for n in rates.nodes:
+        firing = n.firing if fired[n.instance] else 0.0  # the first firing says nothing yet
+        shares = map(_percent, (firing, n.waiting, n.blocked, n.idle))
+        rows.append([n.instance, *shares, short_number(n.firings_per_s), n.site])
+        if fired[n.instance]:
+            parts = n.parts.items()
+            rows += [[f"  {part}", _percent(share), "", "", "", "", ""] for part, share in parts]
+    return rows
 
 
 def _edge_rows(rates: RunRates) -> list[list[str]]:
@@ -219,11 +267,13 @@ class RunRow:
 RUN_ROW: DataCodec[RunRow] = DataCodec(RunRow)
 
 
-def row_of(rates: RunRates) -> RunRow:
-    s = rates.status
+def row_of(status: RunStatus) -> RunRow:
+    """The row of a run; its rate is that since the first firing."""
+    s = status
+    rate = s.env_steps / s.firing_s if s.firing_s else 0.0
     return RunRow(
         *(s.pid, s.graph, s.placement, s.status, s.wall_s, s.env_steps, s.train_iters),
-        *(rates.env_steps_per_s, s.run_dir),
+        *(rate, s.run_dir),
     )
 
 

@@ -115,7 +115,8 @@ def _has_been(site: SiteStatus) -> str:
         return "is still being made"
     if for_s < LONG_S:
         return "is at work"
-    return f"has been {kind} for {_s(for_s)}"
+    calling = f", in a call of {site.activity.service}" if site.activity.service else ""
+    return f"has been {kind} for {_s(for_s)}{calling}"
 
 
 def _site_line(site: SiteStatus, waits: WaitGraph) -> str:

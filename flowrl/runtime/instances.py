@@ -25,7 +25,13 @@ from flowrl.runtime.token_summary import PeekRequest, TokenSummary, summarise
 class Instances:
     """The instances of a checked graph that live on one site, with the queues and versions that they share."""
 
-    def __init__(self, checked: CheckedGraph, seed: int, edges: EdgeFactory) -> None:
+    def __init__(
+        self,
+        checked: CheckedGraph,
+        seed: int,
+        edges: EdgeFactory,
+        on_making: Callable[[str], None] = lambda instance: None,
+    ) -> None:
         """Make the nodes, the queues and the versions of states, and connect the instances."""
         self.checked = checked
         self.site = edges.site
@@ -33,7 +39,7 @@ class Instances:
         self._hasher: TokenHasher | None = None
         self._nodes = LinkedNodes(checked, edges)
         try:
-            self._nodes.make_all(seed)
+            self._nodes.make_all(seed, on_making)
             self.by_node = self._make_instances()
             streams = [edge for edge in checked.graph.edges if edge.kind == "stream"]
             self.queues: dict[PortRef, dict[ReplicaPair, Queue]] = {

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.ordering import exclusive_services, services_before_clients
-from flowrl.core.context import Context, ServiceExample
+from flowrl.core.context import Context, ServiceExample, instance_key
 from flowrl.core.errors import FlowError, NodeError
 from flowrl.core.node import Facts, Node
 from flowrl.core.ports import In, Link, Out, Service
 from flowrl.graph.model import Edge, Graph, NodeSpec, client_roles, link_edges
 from flowrl.runtime.edge_factory import EdgeFactory, LocalService, Replica
 from flowrl.runtime.instance import RAISED
+from flowrl.runtime.service_calls import LocalServiceStub
+from flowrl.runtime.site_state import ServiceCalls
 
 SHARED_SERVICE_ERROR = (
     "a service with several clients, or with none, can neither count nor record anything, "
@@ -36,12 +39,13 @@ class LinkedNodes:
         self.close_errors: list[NodeError] = []
         self._is_closed = False
 
-    def make_all(self, seed: int) -> None:
-        """Make all nodes of the site, services before their clients."""
+    def make_all(self, seed: int, on_making: Callable[[str], None]) -> None:
+        """Make all nodes of the site, services before their clients. `on_making` is called before with each one."""
         for name in services_before_clients(self._checked.graph):
             spec = self._checked.graph.nodes[name]
             for replica in range(spec.replicas):
                 if self._edges.is_local(name, replica):
+                    on_making(instance_key(name, replica))
                     context = context_of(self._checked, spec, replica, seed)
                     self._nodes[name, replica] = self._make(spec, context)
                     if not spec.fires:
@@ -123,9 +127,14 @@ class LinkedNodes:
         stub = self._edges.client_stub(edge, replica, self._service_contexts, fresh)
         if stub is not None:
             return stub
-        if fresh and not self._checked.graph.nodes[name].fires:
+        spec, site = self._checked.graph.nodes[name], self._edges.site
+        if fresh and not spec.fires:
             self.recreate(name, replica)
-        return self._nodes[name, replica]
+        service, port = self._nodes[name, replica], spec.port(edge.source.port)
+        assert isinstance(port, Service)
+        link = service.ctx.key, instance_key(edge.to.node, replica)
+        calls = site.service_calls.setdefault(link, ServiceCalls())
+        return LocalServiceStub(service, port.methods, calls, site)
 
     def _refuse_records_of_shared_services(self) -> None:
         graph = self._checked.graph

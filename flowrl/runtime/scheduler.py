@@ -8,6 +8,7 @@ that node's place in the order.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from itertools import repeat
 
 from flowrl.checks.check import CheckedGraph
@@ -37,11 +38,18 @@ from flowrl.runtime.token_hashing import TokenHasher, TokenHashSink
 class Scheduler(ABC):
     """Fires the instances of one site, round by round, until a hook raises an exception."""
 
-    def __init__(self, checked: CheckedGraph, seed: int, edges: EdgeFactory) -> None:
+    def __init__(
+        self,
+        checked: CheckedGraph,
+        seed: int,
+        edges: EdgeFactory,
+        on_making: Callable[[str], None] = lambda instance: None,
+    ) -> None:
+        """Make the instances. `on_making` is called with each one before it is made."""
         self.checked = checked.require_sound()
         self.graph, self.program = checked.graph, checked.program
         self.rounds = 0  # completed rounds, without those of the warm-up
-        self.instances = Instances(checked, seed, edges)
+        self.instances = Instances(checked, seed, edges, on_making)
         self.site = edges.site
         self.current_step: ScheduleStep | None = None  # of the innermost schedule
         self.deferred_effects = DeferredEffects()
@@ -128,6 +136,7 @@ class Scheduler(ABC):
 
     def execute(self) -> None:
         """Execute the warm-up, and then rounds until a hook raises an exception."""
+        self._forget_making_time()
         self._warm_up()
         steps = self._steps(self.program.round)
         if not self.program.round.order:
@@ -137,6 +146,13 @@ class Scheduler(ABC):
             self._run_round(steps)
             self.rounds += 1
             self.after_round(warm_up=False)
+
+    def _forget_making_time(self) -> None:
+        """Forget the time of calls and parts while nodes were made, which belongs to no firing."""
+        for calls in self.site.service_calls.values():
+            calls.reset()
+        for instance in self.instances.all():
+            instance.ctx.parts_s.update(dict.fromkeys(instance.ctx.parts_s, 0.0))
 
     def _warm_up(self) -> None:
         site = self.site

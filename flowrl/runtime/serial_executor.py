@@ -6,6 +6,7 @@ The site fires the whole program in its own order. So it fires nothing beyond th
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens
@@ -18,7 +19,7 @@ from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weigh
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import FailureRecord, Irregularities, RecordSink, RecordSource
 from flowrl.runtime.scheduler import Scheduler
-from flowrl.runtime.status import NodeStats, SiteStatus
+from flowrl.runtime.status import NodeStats, SiteStatus, in_graph_order
 from flowrl.runtime.status_reader import read_status
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
@@ -40,9 +41,10 @@ class SerialExecutor(Scheduler):
         sink: RecordSink,
         seed: int | None = None,
         limits: Limits | None = None,
+        on_making: Callable[[str], None] = lambda instance: None,
     ) -> None:
         self.seed = checked.graph.seed if seed is None else seed
-        super().__init__(checked, self.seed, EdgeFactory(checked))
+        super().__init__(checked, self.seed, EdgeFactory(checked), on_making)
         self.sink, self.irregularities = sink, Irregularities()
         self.limits = limits or checked.graph.limits
         self.began_s: float | None = None
@@ -99,7 +101,7 @@ class SerialExecutor(Scheduler):
         return weights_digest(self.weights())
 
     def node_stats(self) -> list[NodeStats]:
-        return list(self._status().nodes)
+        return in_graph_order(self._status().nodes, self.graph.nodes)
 
     def site_statuses(self) -> list[SiteStatus]:
         return [self._status()]

@@ -43,10 +43,32 @@ class Wait:
         self.waited_s, self.count = 0.0, 0
 
 
-class SiteState:
-    """The position of a site in the program, the end of its last firing, and its waits."""
+class ServiceCalls:
+    """The calls of a service by one client of the same site, since the first firing."""
 
-    __slots__ = ("last_fired_s", "phase", "position_prefix", "round", "rounds", "waiting", "waits")
+    __slots__ = ("began_s", "busy_s", "count")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.count, self.busy_s = 0, 0.0
+        self.began_s = 0.0  # of the current call; 0: there is none
+
+
+class SiteState:
+    """The position of a site in the program, the end of its last firing, its waits, and its services."""
+
+    __slots__ = (
+        "last_fired_s",
+        "phase",
+        "position_prefix",
+        "round",
+        "rounds",
+        "service_calls",
+        "waiting",
+        "waits",
+    )
 
     def __init__(self) -> None:
         self.phase = ""  # "warm-up 1, ", or empty
@@ -55,4 +77,5 @@ class SiteState:
         self.position_prefix: Position = (0,)
         self.last_fired_s = time.perf_counter()  # the time of the next firing counts from here
         self.waits: list[Wait] = []
+        self.service_calls: dict[tuple[str, str], ServiceCalls] = {}  # by service and client
         self.waiting: tuple[Wait, float] | None = None  # the current wait and its start

@@ -7,7 +7,7 @@ back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,6 +27,7 @@ class Activity:
     instance: str = ""  # the instance that fires or waits; `a, b` if either may fire next
     edge: str = ""  # the edge for which it waits
     peer: str = ""  # the site at the other end of that edge
+    service: str = ""  # of the same site, which answers a call of the instance that fires
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,13 @@ class NodeStats:
 
     instance: str
     site: str
-    fired: int  # firings; of a service that other sites call: answered calls
-    busy_s: float  # in firings, without the waits
+    fired: int  # firings; of a service: answered calls
+    busy_s: float  # in firings, without waits and calls of services; of a service: in calls, without waits
     waiting_s: Mapping[str, float] = field(default_factory=dict)  # for inputs, by edge
     blocked_s: Mapping[str, float] = field(default_factory=dict)  # on outputs, by edge
     train_iters: int | None = None  # in the causal past of its state
+    is_service: bool = False
+    parts_s: Mapping[str, float] = field(default_factory=dict)  # of busy_s, by part: its policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,12 @@ class RunStatus:
     @property
     def nodes(self) -> list[NodeStats]:
         return [node for site in self.sites for node in site.nodes]
+
+
+def in_graph_order(nodes: Iterable[NodeStats], names: Iterable[str]) -> list[NodeStats]:
+    """Sort instances by the place of their nodes among `names`."""
+    index = {name: number for number, name in enumerate(names)}
+    return sorted(nodes, key=lambda node: index[node.instance.partition("#")[0]])
 
 
 SITE_STATUS: DataCodec[SiteStatus] = DataCodec(SiteStatus)

@@ -19,14 +19,19 @@ from flowrl.runtime.streams import DropOldestQueue
 
 def read_status(scheduler: Scheduler, site: str, at_s: float | None = None) -> SiteStatus:
     """Return the status of a site now, or at the time `at_s` of `time.perf_counter`."""
-    current, activity = _activity(scheduler, time.perf_counter() if at_s is None else at_s)
+    now_s = time.perf_counter() if at_s is None else at_s
+    called = _called_services(scheduler, now_s)
+    current, activity = _activity(scheduler, now_s, called)
     waits = _waits(scheduler, current, activity.for_s)
     return SiteStatus(
         site,
         activity,
         scheduler.site.rounds,
         sum(s for (kind, _), edges in waits.items() if kind == "idle" for s in edges.values()),
-        (*_nodes(scheduler, site, activity, waits), *_served_nodes(scheduler, site, waits)),
+        (
+            *_nodes(scheduler, site, activity, waits, called),
+            *_services(scheduler, site, waits, called),
+        ),
         (*_remote_edges(scheduler), *_local_edges(scheduler)),
     )
 
@@ -34,7 +39,32 @@ def read_status(scheduler: Scheduler, site: str, at_s: float | None = None) -> S
 Waits = dict[tuple[str, str], dict[str, float]]  # by kind and instance: seconds by edge
 
 
-def _activity(scheduler: Scheduler, now_s: float) -> tuple[Wait | None, Activity]:
+class CalledServices:
+    """The time and the number of calls between instances of a site. Without the waits in them."""
+
+    def __init__(self) -> None:
+        self.busy_s: dict[str, float] = defaultdict(float)  # by service, its own calls included
+        self.calls: dict[str, int] = defaultdict(int)  # by service
+        self.of_client_s: dict[str, float] = defaultdict(float)
+        self.current: tuple[float, str] = 0.0, ""  # the newest call: its begin, and its service
+
+
+def _called_services(scheduler: Scheduler, now_s: float) -> CalledServices:
+    found = CalledServices()
+    is_waiting = scheduler.site.waiting is not None
+    for (service, client), calls in list(scheduler.site.service_calls.items()):
+        began_s = calls.began_s
+        lasts_s = max(now_s - began_s, 0.0) if began_s and not is_waiting else 0.0
+        found.busy_s[service] += calls.busy_s + lasts_s
+        found.calls[service] += calls.count
+        found.of_client_s[client] += calls.busy_s + lasts_s
+        found.current = max(found.current, (began_s, service if began_s else ""))
+    return found
+
+
+def _activity(
+    scheduler: Scheduler, now_s: float, called: CalledServices
+) -> tuple[Wait | None, Activity]:
     site = scheduler.site
     waiting, last_fired_s = site.waiting, site.last_fired_s
     if waiting is not None:
@@ -44,7 +74,8 @@ def _activity(scheduler: Scheduler, now_s: float) -> tuple[Wait | None, Activity
     step = scheduler.current_step
     firing = step.instance if step is not None else None
     instance = firing.key if isinstance(firing, Instance) else ""
-    return None, Activity("firing", max(now_s - last_fired_s, 0.0), instance)
+    for_s = max(now_s - last_fired_s, 0.0)
+    return None, Activity("firing", for_s, instance, service=called.current[1])
 
 
 def _waits(scheduler: Scheduler, current: Wait | None, for_s: float) -> Waits:
@@ -59,32 +90,38 @@ def _waits(scheduler: Scheduler, current: Wait | None, for_s: float) -> Waits:
 
 
 def _nodes(
-    scheduler: Scheduler, site: str, activity: Activity, waits: Waits
+    scheduler: Scheduler, site: str, activity: Activity, waits: Waits, called: CalledServices
 ) -> Iterator[NodeStats]:
     for instance in scheduler.instances.all():
         key = instance.key
         fires_now = activity.kind == "firing" and activity.instance == key
+        busy_s = instance.busy_s + (activity.for_s if fires_now else 0.0)
+        busy_s += called.busy_s[key] + sum(waits.get(("serving", key), {}).values())
         yield NodeStats(
             key,
             site,
             instance.fired,
-            instance.busy_s + (activity.for_s if fires_now else 0.0),
+            max(busy_s - called.of_client_s[key], 0.0),
             waits.get(("waiting", key), {}),
             waits.get(("blocked", key), {}),
             instance.ctx.clock.total.train_iters,
+            parts_s=dict(instance.ctx.parts_s),
         )
 
 
-def _served_nodes(scheduler: Scheduler, site: str, waits: Waits) -> Iterator[NodeStats]:
-    """Yield the services of this site that answered calls of other sites."""
-    calls_answered: dict[str, int] = defaultdict(int)
+def _services(
+    scheduler: Scheduler, site: str, waits: Waits, called: CalledServices
+) -> Iterator[NodeStats]:
+    """Yield the services of this site that answered calls, of this site or of others, and that do not fire."""
+    answered, firing = dict(called.calls), scheduler.instances.by_node
     for wait in scheduler.site.waits:
         if wait.kind == "serving":
-            calls_answered[wait.instance] += wait.count
-    for service, calls in calls_answered.items():
-        busy_s = sum(waits.get(("serving", service), {}).values())
-        if busy_s:
-            yield NodeStats(service, site, calls, busy_s)
+            answered[wait.instance] = answered.get(wait.instance, 0) + wait.count
+    for service, calls in answered.items():
+        busy_s = called.busy_s[service] + sum(waits.get(("serving", service), {}).values())
+        own_s, fires = busy_s - called.of_client_s[service], service.partition("#")[0] in firing
+        if own_s > 0 and not fires:
+            yield NodeStats(service, site, calls, own_s, is_service=True)
 
 
 def _remote_edges(scheduler: Scheduler) -> Iterator[EdgeEndStats]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.context import Context
 from flowrl.nodes.envs.info import PREFIX
 from flowrl.nodes.envs.steps import Episode, Steps, with_last_info
 from flowrl.nodes.origin import OriginTracker
@@ -36,12 +37,19 @@ class CollectedSteps(NamedTuple):
 
 class Actor:
     def __init__(
-        self, envs: Any, memory_columns: Schema, origin: OriginTracker | None = None
+        self,
+        envs: Any,
+        memory_columns: Schema,
+        origin: OriginTracker | None = None,
+        context: Context | None = None,
     ) -> None:
         """Every step has `memory_columns`, even if the acting mode has no such memory.
 
-        With `origin`, steps also have the origin columns.
+        With `origin`, steps also have the origin columns. The time of the policy is shown in `context`.
         """
+        self._infer = (
+            self._call_mode if context is None else context.timed("policy", self._call_mode)
+        )
         self._origin = origin
         self.envs, self.count = envs, envs.spec().count
         self._row_memory_columns = memory_columns
@@ -131,7 +139,7 @@ class Actor:
             self.obs, self._owns_obs = np.array(self.obs), True
         return self.obs  # type: ignore[return-value]
 
-    def _infer(self, obs: Any, memory: Mapping[str, Array]) -> dict[str, Array]:
+    def _call_mode(self, obs: Any, memory: Mapping[str, Array]) -> dict[str, Array]:
         output: dict[str, Array] = (
             self.mode.forward(obs, memory) if memory else self.mode.forward(obs)
         )

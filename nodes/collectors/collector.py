@@ -81,7 +81,7 @@ class Collector(Node):
             self._origin = OriginTracker(
                 self.ctx.replica, self.envs.spec().count, self._weights_version
             )
-        self._actor = Actor(self.envs, self.policy.memory_columns(), self._origin)
+        self._actor = Actor(self.envs, self.policy.memory_columns(), self._origin, self.ctx)
         if self.mode is not None:
             self._actor.set_mode(self.mode, self.policy.collect_columns())
         # since the last report:

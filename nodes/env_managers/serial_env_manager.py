@@ -39,6 +39,8 @@ from flowrl.nodes.envs.output_checks import (
 )
 from flowrl.nodes.envs.steps import Episode, Steps
 
+WORTH_A_PROCESS_S = 1e-4  # a step that takes longer is worth messages to another process
+
 Ends = dict[int, tuple[bool, bool]]  # by row of a step: terminated, truncated
 Failures = dict[int, BaseException]  # by row of a step
 
@@ -52,6 +54,13 @@ class SerialEnvManager(EnvManager):
 
     class Config(FailureConfig):
         pass
+
+    @classmethod
+    def remedy(cls, config: Any, each_s: float) -> str:
+        """Worker processes, unless the envs are so cheap that messages to them take longer."""
+        if config.count == 1 or each_s / config.count < WORTH_A_PROCESS_S:
+            return ""
+        return "its envs step one after another in this process; try `sync_subprocess_env_manager`"
 
     @classmethod
     def nondeterministic(cls, config: Any) -> str:

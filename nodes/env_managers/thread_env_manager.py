@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.env_managers.workers.pipe_waker import ManagerWaker
 from flowrl.nodes.env_managers.workers.shared_rows import SharedRows, shared_rows_for
@@ -20,6 +22,14 @@ class ThreadEnvManager(WorkerEnvManager):
 
     class Config(WorkerEnvManager.Config):
         pass
+
+    @classmethod
+    def remedy(cls, config: Any, each_s: float) -> str:
+        """Worker processes, which have a lock each."""
+        return (
+            "its envs are threads of this process, of which one at a time executes Python; if they compute, try "
+            "`sync_subprocess_env_manager`"
+        )
 
     def _default_envs_per_worker(self) -> int:
         return 1

@@ -89,6 +89,11 @@ class Evaluator(Node):
         schema = row_schema(spec.obs, spec.action, {})
         return Facts(outs={"data": schema}, imports=policy.imported_modules(learn=False))
 
+    @classmethod
+    def remedy(cls, config: Any, each_s: float) -> str:
+        """Fewer evaluations, or evaluations at the same time as everything else."""
+        return "evaluate less often (`every`) or fewer `episodes`, or give it a process of its own (`--placement`)"
+
     def setup(self) -> None:
         c, is_linked = self.config, self.envs is not None
         self._own_manager = self._make_own_manager() if self.envs is None else None

@@ -17,13 +17,17 @@ from flowrl.graph.model import Graph, Limits
 from flowrl.runs.display import (
     LineDisplay,
     LiveDisplay,
+    ProgressRate,
     Watcher,
     clock_text,
+    making_text,
+    node_table,
     time_left_s,
     watcher_for,
 )
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
+from flowrl.runtime.status import Activity, NodeStats, SiteStatus
 from tests.cli.conftest import process, write
 from tests.runs.test_run import checked
 
@@ -69,14 +73,11 @@ def test_a_terminal_shows_a_moving_picture_and_keeps_the_lines(folder: Path) -> 
 
 
 def test_the_rate_is_that_of_the_last_seconds_however_steps_are_reported() -> None:
-    display, run = LiveDisplay(), SimpleNamespace(firing_s=0.0)
-    shown = []
-    for quarter in range(61):  # a round of 1000 steps every third second, in 15 s; then none
-        run.firing_s = quarter / 4
-        shown.append(display.rate(run, 1000 * (quarter // 12) if quarter < 41 else 3000))
-    assert shown[12:] == [pytest.approx(333, abs=267)] * 28 + [pytest.approx(300, abs=301)] * 21
-    assert min(shown[12:41]) > 0  # also while a round goes on
-    assert shown[-1] == 0
+    for round_s in (1, 3, 12):  # of 1000 steps; the fourth round never ends
+        rate = ProgressRate()
+        shown = [rate.at(t / 4, 1000 * min(t // (4 * round_s), 3)) for t in range(24 * round_s)]
+        assert shown[4 * round_s : 12 * round_s] == [pytest.approx(1000 / round_s)] * 8 * round_s
+        assert shown[-1] == (0 if round_s > 1 else pytest.approx(1000))
 
 
 def test_the_picture_is_removed_before_an_error_is_printed(folder: Path) -> None:
@@ -112,7 +113,9 @@ def drawn(display: LiveDisplay, run: Run) -> str:
 def test_the_picture_at_every_stage(tmp_path: Path) -> None:
     run = Run(checked(), out=tmp_path / "r", limits=Limits(train_iters=4))
     display = LiveDisplay()
-    assert drawn(display, run).strip() == "making 3 nodes …"
+    assert drawn(display, run).strip() == "making nodes …"
+    run.making = "c#1"
+    assert drawn(display, run).strip() == "making c#1 …"
     run.run()
     lines = drawn(display, run).splitlines()
     assert lines[0].startswith("80 env steps · ")
@@ -177,11 +180,42 @@ def test_lines_tell_the_progress_while_nothing_else_is_printed(
     display.begin(run)
     while "train iters" not in (shown := capsys.readouterr().out):
         pass
-    run.executor = None
+    run.executor, run.making = None, "learner"
     while "making" not in (later := capsys.readouterr().out):
         pass
     display.end(run)
     assert told.is_set()  # the thread has ended
     assert "    7.0 s      1,500 env steps       20 train iters" in shown.splitlines()
-    assert "    7.0 s  making 0 nodes …" in later.splitlines()
+    assert "    7.0 s  making learner …" in later.splitlines()
     assert not [t for t in threading.enumerate() if t.name == "flowrl progress"]
+
+
+def test_what_is_being_made_is_told_by_site() -> None:
+    sites = [
+        SiteStatus("process:a", Activity("starting", instance="learner")),
+        SiteStatus("process:b", Activity("idle")),
+        *[SiteStatus(f"process:c{k}", Activity("starting")) for k in range(5)],
+    ]
+    run: Any = SimpleNamespace(executor=SimpleNamespace(site_statuses=lambda: sites), making="")
+    assert making_text(run) == (
+        "making learner; starting 5 sites, which import modules: process:c0, process:c1, process:c2, process:c3, … …"
+    )
+    run.executor.site_statuses = lambda: sites[1:2]
+    assert making_text(run) == "waiting for the first firing …"
+
+
+def test_a_node_that_has_not_fired_has_no_share_of_the_time() -> None:
+    nodes = [
+        NodeStats("envs", "main", 40, 0.8, is_service=True),
+        NodeStats("c", "main", 4, 0.1, parts_s={"policy": 0.05}),
+        NodeStats("l", "main", 0, 0.1),
+    ]
+    run: Any = SimpleNamespace(firing_s=1.0, node_stats=lambda: nodes)
+    console = Console(width=100, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
+    console.print(node_table(run))
+    console.file.close()
+    rows = [line.split() for line in console.export_text().splitlines()]
+    assert rows[1][:5] == ["envs", "40", "calls", "20.00", "80%"]
+    assert rows[2][:4] == ["c", "4", "25.00", "10%"]
+    assert rows[3][:3] == ["policy", "12.50", "5%"]
+    assert rows[4] == ["l", "0"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flowrl.runs.queries import query_status
-from flowrl.runs.top import rates_between, top_text
+from flowrl.runs.top import StatusWindow, rates_between, top_text
 from flowrl.runs.why import verdict, wait_graph, why_text
-from flowrl.runtime.status import RunStatus
+from flowrl.runtime.status import Activity, NodeStats, RunStatus, SiteStatus
 from tests.runs.threaded_runs import SLOW, activities, pair, running_in_a_thread, wait_for_status
 
 EDGE = "a.data -> b.data"
@@ -130,3 +130,64 @@ def test_the_table_fits_into_a_narrow_terminal(tmp_path: Path) -> None:
 
 def _fired(status: RunStatus, instance: str) -> int:
     return next((node.fired for node in status.nodes if node.instance == instance), 0)
+
+
+def test_a_service_and_a_part_have_rows_of_their_own_in_top(tmp_path: Path) -> None:
+    graph = {
+        "nodes": {
+            "a": {"type": f"{SLOW}TimedCaller", "calls": 2, "part_s": 0.002},
+            "envs": {"type": f"{SLOW}TimedService", "each_s": 0.005},
+            "b": f"{SLOW}TimedNode",
+        },
+        "edges": ["a <-> envs", "a -> b"],
+    }
+    with running_in_a_thread(graph, tmp_path / "r") as run:
+        before = wait_for_status(run, lambda found: _fired(found, "a") > 3)
+        after = wait_for_status(run, lambda found: _fired(found, "a") > _fired(before, "a") + 20)
+    found = rates_between(before, after)
+    envs, a = (next(n for n in found.nodes if n.instance == name) for name in ("envs", "a"))
+    assert envs.firing > 0.6
+    assert a.parts["thinking"] <= a.firing < 0.4
+    rows = [line.split()[0] for line in top_text(found).splitlines()[3:8]]
+    assert rows == ["node", "a", "thinking", "b", "envs"]
+
+
+def test_a_call_that_hangs_is_told_with_its_client(tmp_path: Path) -> None:
+    graph = {
+        "nodes": {
+            "a": f"{SLOW}TimedCaller",
+            "envs": {"type": f"{SLOW}TimedService", "each_s": 1.3},
+            "b": f"{SLOW}TimedNode",
+        },
+        "edges": ["a <-> envs", "a -> b"],
+    }
+    with running_in_a_thread(graph, tmp_path / "r") as run:
+        found = wait_for_status(run, all_last(1.1))
+    assert found.sites[0].activity.service == "envs"
+    assert verdict(found).startswith("a has been firing for 1.")
+    assert verdict(found).endswith(" s, in a call of envs")
+
+
+def test_rates_are_averages_over_some_rounds() -> None:
+    def status(s: float) -> RunStatus:
+        """A round of 100 env steps ends each 8 s."""
+        rounds = int(s // 8)
+        activity = Activity("firing", 0.0, "a")
+        site = SiteStatus("main", activity, rounds, nodes=(NodeStats("a", "main", rounds, s),))
+        counts = (100 * rounds, 0, 0, None, None, (site,), ())
+        return RunStatus("g", "serial", 0, "", 1, "running", s, s, *counts)
+
+    window = StatusWindow(status(0.0))
+    rates = [window.rates_until(status(float(s))).env_steps_per_s for s in range(1, 110)]
+    assert rates[6] == 0
+    assert rates[7:] == [pytest.approx(12.5, rel=0.5)] * 102
+    assert rates[50:] == [pytest.approx(12.5, rel=0.25)] * 59
+
+
+def test_a_node_has_no_share_before_its_first_firing() -> None:
+    site = SiteStatus("main", Activity("firing", 9.0, "a"), nodes=(NodeStats("a", "main", 0, 9.0),))
+    counts = (0, 0, 0, None, None, (site,), ())
+    before, after = (
+        RunStatus("g", "serial", 0, "", 1, "running", s, s, *counts) for s in (0.0, 10.0)
+    )
+    assert top_text(rates_between(before, after)).splitlines()[4].split()[:2] == ["a", "-"]

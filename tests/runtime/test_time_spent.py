@@ -107,4 +107,41 @@ def test_a_client_waits_for_its_link_while_a_remote_service_works(tmp_path: Path
     assert times["busy_s"]["a"] < 0.3 * served_s
     assert served_s <= times["waiting_s"]["a"]["envs.serve <-> a.serve"] < 2.5 * served_s
     assert times["site"]["envs"] != times["site"]["a"]
-    assert result.bottleneck.startswith("envs is the bottleneck: it fired for ")
+    assert result.bottleneck.startswith("envs is the bottleneck: it answered calls for ")
+
+
+def calling(service: dict[str, Any]) -> dict[str, Any]:
+    """Return a graph whose collector calls a service four times in each firing."""
+    a = {"type": f"{SLOW}TimedCaller", "calls": 4}
+    return {
+        "nodes": {"a": a, "envs": service, "b": f"{SLOW}TimedNode"},
+        "edges": ["a <-> envs", "a -> b"],
+    }
+
+
+def test_the_time_of_a_service_on_the_same_site_is_its_own(tmp_path: Path) -> None:
+    graph = calling({"type": f"{SLOW}TimedService", "each_s": 0.001})
+    result, times = run_graph(graph, "serial", tmp_path / "r")
+    served_s = ROUNDS * 4 * 0.001
+    assert served_s <= times["busy_s"]["envs"] <= result.wall_s
+    assert times["busy_s"]["a"] < 0.5 * served_s
+    assert result.bottleneck.startswith("envs is the bottleneck: it answered calls for ")
+    assert result.bottleneck.endswith("); let it work less than 1 ms")
+
+
+def test_a_service_that_calls_another_one_does_not_count_its_time(tmp_path: Path) -> None:
+    graph = calling({"type": f"{SLOW}RelayingService"})
+    graph["nodes"]["inner"] = {"type": f"{SLOW}TimedService", "each_s": 0.001}
+    graph["edges"].append("envs <-> inner")
+    _, times = run_graph(graph, "serial", tmp_path / "r")
+    served_s = ROUNDS * 4 * 0.001
+    assert times["busy_s"]["inner"] >= served_s
+    assert times["busy_s"]["envs"] + times["busy_s"]["a"] < 0.5 * served_s
+
+
+def test_the_time_of_a_part_is_shown(tmp_path: Path) -> None:
+    graph = calling({"type": f"{SLOW}TimedService"})
+    graph["nodes"]["a"]["part_s"] = 0.002
+    result, times = run_graph(graph, "serial", tmp_path / "r")
+    assert ROUNDS * 0.002 <= times["parts_s"]["a"]["thinking"] <= times["busy_s"]["a"]
+    assert ", its thinking " in result.bottleneck

@@ -77,13 +77,31 @@ class TimedService(Node):
     class Config(Config):
         each_s: float = param(0.0, "how long a call takes", ge=0)
 
+    @classmethod
+    def remedy(cls, config: Any, each_s: float) -> str:
+        return (
+            f"let it work less than {1000 * config.each_s:.0f} ms"
+            if each_s >= config.each_s
+            else ""
+        )
+
     def work(self) -> int:
         take_time(self.config.each_s, False)
         return 1
 
 
+class RelayingService(Node):
+    """A service that calls another one."""
+
+    inner = Link("slowness")
+    serve = Service("slowness", methods=("work",))
+
+    def work(self) -> int:
+        return int(self.inner.work())
+
+
 class TimedCaller(Node):
-    """A collector that calls its service some times in each firing."""
+    """A collector that calls its service some times in each firing, and thinks in between."""
 
     role = "collector"
     serve = Link("slowness")
@@ -91,6 +109,7 @@ class TimedCaller(Node):
 
     class Config(Config):
         calls: int = param(1, "calls in each firing", ge=1)
+        part_s: float = param(0.0, "how long it thinks in each firing", ge=0)
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
@@ -98,4 +117,5 @@ class TimedCaller(Node):
 
     def fire(self) -> Batch:
         self.ctx.count(env_steps=1)
+        self.ctx.timed("thinking", take_time)(self.config.part_s, False)
         return table(sum(self.serve.work() for _ in range(self.config.calls)))

@@ -91,6 +91,13 @@ Command = GrantLease | HashTokens | CutAt | HaltFreeSite | SendResults | LeaveRu
 
 
 @dataclass(frozen=True, slots=True)
+class MakingNode:
+    """The site begins to make an instance."""
+
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
 class SiteReady:
     """All nodes of the site are made. The site keeps `state_bytes` of learners' states for each round of a lease."""
 
@@ -145,7 +152,8 @@ class SiteClosed:
 
 
 Report = (
-    SiteReady
+    MakingNode
+    | SiteReady
     | SiteProgress
     | SiteTokenHashes
     | TokenSummary

@@ -26,6 +26,7 @@ from flowrl.runtime.control.messages import (
     GrantLease,
     HaltFreeSite,
     HashTokens,
+    MakingNode,
     Report,
     SendResults,
     SiteAtCut,
@@ -44,7 +45,7 @@ from flowrl.runtime.site_state import Position
 from flowrl.runtime.sites.launched_sites import LaunchedSites, RemoteHosts, SiteLost
 from flowrl.runtime.sites.silence_watch import SilenceWatch
 from flowrl.runtime.sites.site_statuses import SiteStatuses
-from flowrl.runtime.status import NodeStats, SiteStatus
+from flowrl.runtime.status import Activity, NodeStats, SiteStatus, in_graph_order
 from flowrl.runtime.token_hashing import TokenHashSink
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
@@ -114,9 +115,7 @@ class Coordinator:
         return self._ledger.counts_at(self._cut)
 
     def node_stats(self) -> list[NodeStats]:
-        index = {name: number for number, name in enumerate(self.checked.graph.nodes)}
-        found = self._statuses.node_stats()
-        return sorted(found, key=lambda node: index[node.instance.partition("#")[0]])
+        return in_graph_order(self._statuses.node_stats(), self.checked.graph.nodes)
 
     def site_statuses(self) -> list[SiteStatus]:
         return self._statuses.current()
@@ -257,7 +256,10 @@ class Coordinator:
             self._reorderer.add_hashes(report.hashes)
         elif isinstance(report, TokenSummary):
             self.summaries[report.number] = report
+        elif isinstance(report, MakingNode):
+            self._statuses.update(SiteStatus(site, Activity("starting", instance=report.instance)))
         elif isinstance(report, SiteReady):
+            self._statuses.update(SiteStatus(site, Activity("idle")))
             self._leases.limit_by_memory(report.state_bytes)
         elif isinstance(report, TrainItersReached):
             why = limit_reached("train_iters", report.train_iters)

@@ -22,6 +22,7 @@ from flowrl.runtime.control.messages import (
     FAILURES,
     ConnectionFailure,
     Failure,
+    MakingNode,
     NodeFailure,
     PositionedRecord,
     SiteAtCut,
@@ -63,7 +64,7 @@ class SiteScheduler(Scheduler):
         reporter: SiteReporter,
         channels: SiteChannels,
     ) -> None:
-        super().__init__(checked, seed, edges)
+        super().__init__(checked, seed, edges, lambda instance: reporter.send(MakingNode(instance)))
         self.name = edges.name
         self._site_edges, self._waits = edges, edges.waits
         self._messages, self._reporter, self._channels = messages, reporter, channels
