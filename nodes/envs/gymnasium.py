@@ -25,6 +25,8 @@ from flowrl.nodes.envs.spec import probe_columns
 from flowrl.nodes.envs.wrappers.wrapper import for_any_purpose, select_for_purpose, wrap_env
 from flowrl.nodes.observations import ObsColumns
 
+CLOSE_NAME = 0.75  # the least similarity of names that may be spelling mistakes
+
 
 class Gymnasium(Part):
     """An env with gymnasium's interface."""
@@ -135,10 +137,11 @@ def unknown_id(id: str, registry: Mapping[str, Any], cause: Exception) -> Unsoun
         what = f"cannot make the env '{id}': there is no module '{missing}'"
         hint = "install its package, or put the module beside the graph"
         return MissingPackageError(what, hint, "env.id")
-    near = [f"{module}{colon}{n}" for n in difflib.get_close_matches(name, registry, 3, 0.6)]
+    near = [f"{module}{colon}{n}" for n in difflib.get_close_matches(name, registry, 3, CLOSE_NAME)]
     hint = (
         "is its package installed? An env that another package or a module beside the graph registers is "
-        f"`{module or 'package'}:{name}`; a class of your own is `package.module:Name`"
+        f"`{module or 'package'}:{name}` (other processes do not know what a script registers); a class of your own "
+        "is `package.module:Name`"
     )
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"

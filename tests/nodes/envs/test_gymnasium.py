@@ -68,6 +68,10 @@ def test_arguments_reach_the_constructor() -> None:
             r"cannot make the env 'no_such_module:Env-v0': there is no module 'no_such_module'; install",
         ),
         ("tests.nodes.envs.registered_envs:Mine-v7", r"did you mean '.*registered_envs:Mine-v0'"),
+        (
+            "Main-v0",
+            r"is `package:Main-v0` \(other processes do not know what a script registers\)",
+        ),
         ("Zzzzzzzzz-v0", r"module beside the graph registers is `package:Zzzzzzzzz-v0`"),
         ("no.such.module:Env", r"cannot import 'no.such.module'"),
         ("tests.nodes.toy_envs:Countin", r"'tests.nodes.toy_envs' has no 'Countin'"),
