@@ -69,8 +69,8 @@ def test_arguments_reach_the_constructor() -> None:
         ),
         ("tests.nodes.envs.registered_envs:Mine-v7", r"did you mean '.*registered_envs:Mine-v0'"),
         (
-            "Main-v0",
-            r"is `package:Main-v0` \(other processes do not know what a script registers\)",
+            "Scripted-v0",
+            r"is `package:Scripted-v0` \(other processes do not know what a script registers\)",
         ),
         ("Zzzzzzzzz-v0", r"module beside the graph registers is `package:Zzzzzzzzz-v0`"),
         ("no.such.module:Env", r"cannot import 'no.such.module'"),
