@@ -85,6 +85,9 @@ class Policy(Part):
 
     kind = "policy"
     on_policy: ClassVar[bool] = False  # if true, its learner must not see data of older weights
+    # If true, its learn mode reads across rows that are single steps (as for advantages), so that these must be in the
+    # order of time.
+    learns_across_rows: ClassVar[bool] = False
     acts_without_weights: ClassVar[bool] = False  # for example the random policy
 
     def __init__(
@@ -121,6 +124,11 @@ class Policy(Part):
     def burn_in_steps(self) -> int:
         """The first steps of an unroll that repeat the previous one, to bring memory up to date."""
         return int(getattr(self.config, "burn_in_steps", 0))
+
+    @property
+    def needs_order(self) -> bool:
+        """Whether the rows that it learns from must be in the order of time. An unroll is in order by itself."""
+        return self.learns_across_rows and self.unroll_steps is None
 
     def memory_columns(self) -> Schema:
         """The columns of a recurrent policy's memory of one env; zeros where an episode begins."""

@@ -11,6 +11,7 @@ from flowrl.checks.connections import connection_problems
 from flowrl.checks.descriptions import EnvUse, NodeDescriber
 from flowrl.checks.learned_columns import LearnedColumns, learned_columns
 from flowrl.checks.lossy_edges import lossy_edge_problems
+from flowrl.checks.row_order import row_order_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
 from flowrl.checks.warmup import plan_warmup
@@ -80,6 +81,7 @@ def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool) -> CheckedGraph:
         if len(program.warmup) == len(graph.phases):
             problems.extend(row_problems(graph, program, described))
     problems.extend(memory_problems(graph, described))
+    problems.extend(row_order_problems(graph, described.facts))
     problems.extend(staleness_problems(graph))
     problems.extend(lossy_edge_problems(graph, program))
     problems.extend(_failure_problems(graph))

@@ -47,6 +47,11 @@ class Facts:
     rows: Mapping[str, int] = field(default_factory=dict)
     # The columns that each stream input must have.
     needs: Mapping[str, Schema] = field(default_factory=dict)
+    # Whether each row of a stream output is followed by the next step of its env, except where `last` is set. Outputs
+    # that are not named keep the order of the node's first stream input.
+    ordered: Mapping[str, bool] = field(default_factory=dict)
+    # The stream inputs whose rows must be ordered.
+    needs_order: frozenset[str] = frozenset()
     # The rows that must have arrived at an input before the first output is due, and the parameter that sets this.
     needs_rows: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     # The env steps of one firing, where that number is fixed.

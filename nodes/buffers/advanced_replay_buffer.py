@@ -90,6 +90,8 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         return Facts(
             outs={"batches": {**schema, "weight": Column("float32"), **added}},
             rows={"batches": config.batch_size},
+            ordered={"batches": False},
+            needs_order=frozenset({"data"} if config.transforms else ()),
             needs={port: need for port, need in needs.items() if port in surroundings.inputs},
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=plan.memory_bytes(ROW_METADATA_BYTES + SAMPLER_BYTES),

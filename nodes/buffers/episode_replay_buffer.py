@@ -46,6 +46,8 @@ class EpisodeReplayBuffer(ReplayBuffer):
         return Facts(
             outs={"batches": {**schema, "episode": Column("int64")}},
             needs={"data": {"last": FLAG, "terminated": FLAG, "truncated": FLAG}},
+            ordered={"batches": True},
+            needs_order=frozenset({"data"}),
             memory_bytes=plan.memory_bytes(),
             checks_numbers=True,
             nondeterministic=plan.nondeterministic(check_uniform_pacing(config, surroundings)),

@@ -45,6 +45,8 @@ class NaiveReplayBuffer(RowReplayBuffer):
         return Facts(
             outs={"batches": {**schema, "is_demo": Column("bool")} if with_demos else schema},
             rows={"batches": config.batch_size},
+            ordered={"batches": False},
+            needs_order=frozenset({"data"} if config.transforms else ()),
             needs={"demos": required_columns(schema)} if with_demos else {},
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=plan.memory_bytes(ROW_METADATA_BYTES),

@@ -15,10 +15,14 @@ from flowrl.nodes.buffers.counters import Counters
 from flowrl.nodes.buffers.pacing import OutputConfig
 from flowrl.nodes.buffers.sampling.uniform import requested_size
 from flowrl.nodes.buffers.storage.plan import input_schema
+from flowrl.nodes.row_order import with_marked_end
 
 
 class QueueBuffer(Node):
-    """First in, first out, for learners that need new rows. Nothing is dropped."""
+    """First in, first out, for learners that need new rows. Nothing is dropped.
+
+    Rows keep their order. Where a batch ends within an episode, its final row is marked as `last`.
+    """
 
     data = In("samples")
     batches = Out("samples", rate="updates_per_push")
@@ -117,7 +121,7 @@ class QueueBuffer(Node):
             if len(token) > rows:
                 self._waiting.insert(0, token.take(slice(rows, None)))
             rows -= len(taken[-1])
-        return Batch.concat(taken)
+        return with_marked_end(Batch.concat(taken))
 
     def state_dict(self) -> dict[str, Any]:
         waiting = Batch.concat(self._waiting) if self._waiting else None

@@ -9,6 +9,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import ANY, In, Out
+from flowrl.nodes.row_order import with_marked_end
 
 
 class RowSplitter(Node):
@@ -40,7 +41,7 @@ class RowSplitter(Node):
         return Facts(outs={"out": schema}, checks_numbers=True)
 
     def fire(self, data: Batch) -> list[Batch]:
-        """Emit views of the token."""
+        """Emit views of the token. Where one ends within an episode, its final row is marked as `last`."""
         c = self.config
         stop = len(data) if c.count is None else c.first + c.count
         if stop > len(data) or (stop - c.first) % c.parts or stop < c.first:
@@ -50,4 +51,4 @@ class RowSplitter(Node):
             )
         rows = (stop - c.first) // c.parts
         starts = range(c.first, stop, max(rows, 1)) if rows else [c.first] * c.parts
-        return [data.take(slice(k, k + rows)) for k in starts]
+        return [with_marked_end(data.take(slice(k, k + rows))) for k in starts]

@@ -92,6 +92,8 @@ class SequenceReplayBuffer(ReplayBuffer):
         return Facts(
             outs={"batches": _sequence_columns(schema, config)},
             rows={"batches": config.batch_size},
+            ordered={"batches": False},
+            needs_order=frozenset({"data"}),
             needs={"data": {"last": Column("bool")}},
             memory_bytes=plan.memory_bytes(SEQUENCE_BYTES),
             checks_numbers=True,

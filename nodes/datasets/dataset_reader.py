@@ -17,6 +17,7 @@ from flowrl.nodes.datasets.row_checks import require_valid_rows
 from flowrl.nodes.envs.agent_rows import env_spec
 from flowrl.nodes.observations import columns_under
 from flowrl.nodes.returns import bootstrap_discount
+from flowrl.nodes.row_order import LAST, with_marked_end
 
 
 class DatasetReader(Node):
@@ -53,7 +54,12 @@ class DatasetReader(Node):
         require_same_returns(config.path, format_of(path).read_metadata(path), config.policy)
         rows = min(available, config.rows or available)
         memory_bytes = rows * row_bytes(schema)
-        return Facts(outs={"data": schema}, memory_bytes=memory_bytes, checks_numbers=True)
+        return Facts(
+            outs={"data": schema},
+            ordered={"data": LAST in schema},
+            memory_bytes=memory_bytes,
+            checks_numbers=True,
+        )
 
     def setup(self) -> None:
         self._empty_table: Batch | None = None  # None before the first firing
@@ -63,7 +69,7 @@ class DatasetReader(Node):
         if self._empty_table is not None:
             return self._empty_table
         path = Path(self.config.path).expanduser()
-        table = format_of(path).read(path, self.config.rows)
+        table = with_marked_end(format_of(path).read(path, self.config.rows))
         require_valid_rows(path, table, self._spaces(path))
         if _lacks_discount(table, self.config.policy):
             gamma = float(self.config.policy.config.gamma)

@@ -42,6 +42,7 @@ class Learner(Node):
             outs={"priorities": {"priority": policy.priority_column()}},
             needs={"data": policy.learn_columns()},
             on_policy=policy.on_policy,
+            needs_order=frozenset({"data"} if policy.needs_order else ()),
             imports=policy.imported_modules(learn=True),
         )
 

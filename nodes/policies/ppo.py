@@ -39,6 +39,7 @@ class Ppo(Policy):
     """Improves the policy on its own data; clipping the likelihood ratio keeps the steps small."""
 
     on_policy = True
+    learns_across_rows = True
 
     class Config(BaseConfig):
         model: Any = part(

@@ -1,0 +1,116 @@
+"""Where a learner reads across rows, `check` proves that they arrive in the order of time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowrl.checks.check import check
+from flowrl.core.batch import Batch
+from flowrl.core.functions import as_node
+from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.ports import In, Out
+from flowrl.graph.loading import load_data
+
+HERE = __name__
+BUFFER = {"batch_size": 64, "updates_per_push": 1}
+
+
+@as_node
+def bonus(data: Batch) -> Batch:
+    return data
+
+
+class Shuffle(Node):
+    """Says that its rows are in another order."""
+
+    data = In("samples")
+    out = Out("samples")
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        return Facts(outs={"out": surroundings.inputs["data"]}, ordered={"out": False})
+
+    def fire(self, data: Batch) -> Batch:
+        return data
+
+
+class Sort(Shuffle):
+    """Says that its rows are in the order of time, whatever it gets."""
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        return Facts(outs={"out": surroundings.inputs["data"]}, ordered={"out": True})
+
+
+def problems(nodes: dict[str, Any], *edges: Any, extends: str = "cartpole_ppo") -> list[str]:
+    graph = {"extends": extends, "nodes": {"evaluator": None, **nodes}, "edges": list(edges)}
+    return [str(problem) for problem in check(load_data(graph)).problems]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "path"),
+    [
+        ({"buffer": {"type": "naive_buffer", **BUFFER}}, "collector -> buffer -> learner"),
+        ({"buffer": {"type": "advanced_buffer", **BUFFER}}, "collector -> buffer -> learner"),
+        (
+            {"buffer": {"type": "naive_buffer", **BUFFER}, "bonus": {"type": f"{HERE}:bonus"}},
+            "collector -> buffer -> bonus -> learner",
+        ),
+        ({"buffer": {"type": f"{HERE}:Shuffle"}}, "collector -> buffer -> learner"),
+    ],
+)
+def test_ppo_is_refused_behind_what_gives_single_rows(nodes: dict[str, Any], path: str) -> None:
+    [problem] = problems(nodes, path)
+    assert "learner.data needs rows in the order of time" in problem
+    assert "buffer.out" in problem or "buffer.batches" in problem
+    assert "put in its place what keeps the order, such as a queue_buffer" in problem
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges"),
+    [
+        ({"buffer": {"type": "queue_buffer", **BUFFER}}, ["collector -> buffer -> learner"]),
+        ({"bonus": {"type": f"{HERE}:bonus"}}, ["collector -> bonus -> learner"]),
+        ({"part": {"type": "rows", "count": 64}}, ["collector -> part -> learner"]),
+        (
+            {"mix": {"type": f"{HERE}:Shuffle"}, "sort": {"type": f"{HERE}:Sort"}},
+            ["collector -> mix -> sort -> learner"],
+        ),
+    ],
+)
+def test_ppo_is_sound_behind_what_keeps_the_order(nodes: dict[str, Any], edges: list[str]) -> None:
+    assert problems(nodes, *edges) == []
+
+
+def test_a_fan_in_is_as_ordered_as_each_of_its_sources() -> None:
+    nodes = {
+        "mix": {"type": f"{HERE}:Shuffle"},
+        "other": {"type": "sample_collector"},
+        "more": {"type": "env_manager"},
+    }
+    edges = ["other <-> more", "learner -> other", "other -> mix", "collector, mix -> learner"]
+    [problem] = problems(nodes, *edges)
+    assert "mix.out gives single rows in another order" in problem
+
+
+def test_recurrent_ppo_learns_from_unrolls_which_are_in_order_by_themselves() -> None:
+    graph = {
+        "extends": "cartpole_ppo",
+        "policy": {"unroll_steps": 16},
+        "nodes": {"buffer": {"type": "naive_buffer", "batch_size": 4, "updates_per_push": 1}},
+        "edges": ["collector -> buffer -> learner"],
+    }
+    found = [str(problem) for problem in check(load_data(graph)).problems]
+    assert not any("order of time" in problem for problem in found)
+
+
+def test_buffers_that_look_for_the_rows_after_a_row_need_the_order_too() -> None:
+    nodes = {"first": {"type": "naive_buffer", **BUFFER}, "buffer": {"type": "sequence_buffer"}}
+    found = problems(nodes, "collector -> first -> buffer -> learner", extends="cartpole_dqn")
+    assert any("buffer.data needs rows in the order of time" in problem for problem in found)
+
+
+def test_dqn_takes_rows_in_any_order() -> None:
+    assert problems({}, extends="cartpole_dqn") == []
