@@ -306,7 +306,7 @@ def test_a_graph_has_the_same_digest_in_every_placement(tmp_path: Path) -> None:
     found = {}
     for kind in ("env_manager", "sync_subprocess_env_manager"):
         for placement in ("serial", "processes"):
-            graph = flowrl.load(path, {"envs.type": kind})
+            graph = flowrl.load(path, {"envs.type": kind, "envs.count": 4})
             out = tmp_path / f"{kind}-{placement}"
             end = graph.run(placement=placement, train_iters=8, out=out)
             assert end.deterministic
