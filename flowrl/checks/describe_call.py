@@ -14,6 +14,7 @@ from flowrl.core.config import Config, PartSpec, field_extras
 from flowrl.core.errors import Problem
 from flowrl.core.node import Facts, MissingPackageError, Surroundings, UnsoundError
 from flowrl.graph.model import NodeSpec
+from flowrl.graph.yaml_text import SourceLocation
 from flowrl.machine.forked_call import ForkEndedError, NoForkResultError, call_in_fork
 
 MAX_DESCRIBE_S = 300.0  # simulators take minutes to start
@@ -28,6 +29,9 @@ class Description:
     facts: Facts | None = None
     problem: Problem | None = None
     missing_package: str = ""  # the problem, if it is that
+    location: SourceLocation | None = (
+        None  # of a parameter that does not fit to what the node depends on
+    )
 
 
 def makes_env(config: Config) -> bool:
@@ -74,9 +78,11 @@ def _describe_here(spec: NodeSpec, config: Config, surroundings: Surroundings) -
     except UnsoundError as error:
         # The problem of a shared section is the section's, whichever of its nodes has found it.
         what = f"{spec.owner(error.key)}: {error.what}"
-        problem = Problem(str(spec.location(error.key)), what, error.hint)
-        missing = str(error) if isinstance(error, MissingPackageError) else ""
-        return Description(None, problem, missing)
+        location = spec.location(error.key)
+        problem = Problem(str(location), what, error.hint)
+        if isinstance(error, MissingPackageError):
+            return Description(None, problem, str(error))
+        return Description(None, problem, location=location)
     except Exception as error:
         return _raised(spec, error, f"fix the node type '{spec.type}'")
 

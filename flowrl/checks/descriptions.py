@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from flowrl.checks.describe_call import describe, makes_env
@@ -13,6 +14,7 @@ from flowrl.core.errors import Problem
 from flowrl.core.node import Facts, Surroundings
 from flowrl.core.ports import In, Link
 from flowrl.graph.model import Edge, Graph, PortRef, client_roles
+from flowrl.graph.yaml_text import SourceLocation
 
 # Whether nodes make envs to describe themselves: always, only where the packages are installed, or never.
 # With `play`, they are made, and nodes may also play in them to look for what is worth a note.
@@ -94,9 +96,21 @@ class NodeDescriber:
         found = describe(spec, config, known, self._in_fork)
         if found.missing_package and self.envs == "make_if_installed":
             self.descriptions.undescribed[name] = found.missing_package
+        elif found.problem is not None and found.location is not None:
+            where = self.graph.last_written([found.location, *self._locations_before(name)])
+            self.problems.append(replace(found.problem, where=str(where)))
         elif found.problem is not None:
             self.problems.append(found.problem)
         return found.facts
+
+    def _locations_before(self, name: str) -> Iterator[SourceLocation]:
+        """Yield where a node was written, and then all nodes on which it depends, the nearest first."""
+        names = [name]
+        for one in names:
+            yield from self.graph.nodes[one].locations()
+            edges = [e for e in self._edges_into.get(one, []) if e.kind != "state"]
+            sources = dict.fromkeys(s.node for edge in edges for s in edge.sources)
+            names += [source for source in sources if source not in names]
 
     def _reason_to_skip(self, config: Config, edges: list[Edge]) -> str:
         """Return why a node cannot be described without making an env; empty if it can."""

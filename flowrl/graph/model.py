@@ -82,14 +82,16 @@ class NodeSpec:
         return self.written.entry_location
 
     def locations(self) -> Iterator[SourceLocation]:
-        """Where the node was written, each of its parameters, and the sections from which it takes parts."""
-        yield self.written.entry_location
-        for item in self.written.fields.values():
-            yield item.entry_location
+        """Where the sections were written from which the node takes parts, its parameters, and the node."""
         for info in self.cls.Config.model_fields.values():
             section = str(field_extras(info).get("shared"))
             if section in self.shared:
                 yield self.shared[section].entry_location
+                for item in self.shared[section].fields.values():
+                    yield item.entry_location
+        for item in self.written.fields.values():
+            yield item.entry_location
+        yield self.written.entry_location
 
     def owner(self, key: str) -> str:
         """What has a parameter such as `env.id`: this node, or the section from which the node takes it."""

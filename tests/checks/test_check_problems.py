@@ -127,6 +127,19 @@ def test_a_problem_of_a_shared_env_is_reported_once(problems):
     assert reported.startswith("g.yaml:2:7: env: cannot make the env 'CartPole-v7': ")
 
 
+def test_what_does_not_fit_is_reported_in_the_file_that_changed_it(problems):
+    """The bundled graph has the policy; whoever changed the env can do something about it."""
+    what = "policy: dqn chooses one of n actions; the env takes float32[1]; try ppo"
+    assert problems("""
+        extends: cartpole_dqn
+        nodes: {envs: {count: 4}, learner: {log_every_iters: 10}}
+        env: {id: Pendulum-v1}
+        """) == [f"g.yaml:3:1: {what}"]
+    assert problems("extends: cartpole_dqn", env__id="Pendulum-v1") == [
+        f"--set env.id=Pendulum-v1: {what}"
+    ]
+
+
 def test_a_part_of_another_kind_is_reported(problems):
     assert problems("""
         nodes:
