@@ -49,6 +49,8 @@ from flowrl.runtime.status import RUN_STATUS, NodeStats
 if TYPE_CHECKING:
     from flowrl.cluster.joined_hosts import JoinedHosts
 
+SLOW_CLOSE_S = 5.0
+SLOW_CLOSE = "the nodes take long to close; Ctrl-C leaves them as they are and keeps the result"
 STATUS_OF_REASON: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
 
@@ -96,6 +98,8 @@ class Run:
         self._returns = EvaluationReturns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
         self.ended: RunResult | None = None
         self._interrupts = 0
+        self._is_closing = False
+        self._left_open: tuple[str, ...] = ()
         self._peek_answers = PeekAnswers()
         self.is_stopping = False
         self._thread = threading.current_thread()
@@ -243,7 +247,10 @@ class Run:
             setup_s=round(setup_s, 3),
             training_s=round(training_s, 3),
             shutdown_s=round(max(wall_s - setup_s - training_s, 0.0), 3),
-            happened=tuple(self.executor.irregularity_lines() if self.executor else ()),
+            happened=(
+                *(self.executor.irregularity_lines() if self.executor else ()),
+                *self._left_open,
+            ),
             warnings=(
                 *(self.hosts.warnings() if self.hosts else ()),
                 *(self.executor.warnings() if self.executor else ()),
@@ -321,7 +328,7 @@ class Run:
         if weights:
             folder.write_checkpoint("last", weights, {"why": cut.why})
         folder.append_timings(self.wall_s, self.timings, now=True)
-        self.executor.close()  # before the summary, which names the nodes that failed to close
+        self._close_nodes()  # before the summary, which names the nodes that failed to close
         if self.hosts is not None:
             self.hosts.close(cut.why)
         status = STATUS_OF_REASON.get(cut.reason, "finished")
@@ -330,6 +337,20 @@ class Run:
         folder.end_tensorboard(success=True)
         self.ended = result
         return result
+
+    def _close_nodes(self) -> None:
+        """Close the nodes. The result is known, so Ctrl-C leaves a node that does not close, and keeps the result."""
+        assert self.executor is not None
+        self._is_closing = True
+        notice = threading.Timer(SLOW_CLOSE_S, self.watcher.note, (self, SLOW_CLOSE))
+        notice.daemon = True
+        notice.start()
+        try:
+            self.executor.close()
+        except RunInterrupted:
+            self._left_open = ("the nodes were not closed: a person did not wait for them",)
+        finally:
+            notice.cancel()
 
     def _repeat_command(self, folder: RunFolder, cut: Cut) -> str:
         """The command that repeats a run whose cut the clock or a person chose; its graph is changed likewise."""
@@ -367,7 +388,7 @@ class Run:
     def _on_signal(self, name: str) -> None:
         """The first Ctrl-C (or SIGTERM) asks for a cut, the second stops at once."""
         self._interrupts += 1
-        if self._interrupts > 1 or self.executor is None:
+        if self._interrupts > 1 or self.executor is None or self._is_closing:
             raise RunInterrupted
         self.is_stopping = True
         self.executor.stop("interrupt", name)
