@@ -11,7 +11,14 @@ from flowrl.runs.queries import query_status
 from flowrl.runs.top import StatusWindow, rates_between, top_text
 from flowrl.runs.why import verdict, wait_graph, why_text
 from flowrl.runtime.status import Activity, NodeStats, RunStatus, SiteStatus
-from tests.runs.threaded_runs import SLOW, activities, pair, running_in_a_thread, wait_for_status
+from tests.runs.threaded_runs import (
+    GATE,
+    SLOW,
+    activities,
+    pair,
+    running_in_a_thread,
+    wait_for_status,
+)
 
 EDGE = "a.data -> b.data"
 PROCESSES = pytest.param("processes", marks=pytest.mark.slow)
@@ -191,3 +198,17 @@ def test_a_node_has_no_share_before_its_first_firing() -> None:
         RunStatus("g", "serial", 0, "", 1, "running", s, s, *counts) for s in (0.0, 10.0)
     )
     assert top_text(rates_between(before, after)).splitlines()[4].split()[:2] == ["a", "-"]
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads", PROCESSES])
+def test_a_node_that_takes_long_to_make_is_named(placement: str, tmp_path: Path) -> None:
+    graph = pair()
+    graph["nodes"]["b"] = {"type": f"{SLOW}SlowToMake"}
+    with running_in_a_thread(graph, tmp_path / "r", placement) as run:
+        found = wait_for_status(
+            run, lambda status: any(site.activity.instance == "b" for site in status.sites)
+        )
+        GATE.set()
+        wait_for_status(run, lambda status: status.status == "running")
+    assert found.status == "starting"
+    assert "b is still being made" in why_text(found)

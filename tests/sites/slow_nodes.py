@@ -62,6 +62,14 @@ HANGS_S = 6.0
 GATE = threading.Event()  # ends the hanging of nodes in this process
 
 
+class SlowToMake(TimedNode):
+    """A node that is not made before a test sets the gate."""
+
+    def setup(self) -> None:
+        super().setup()
+        take_time(0.0, hangs=True)
+
+
 def take_time(s: float, hangs: bool) -> None:
     """Sleep, or hang until a test sets the gate. In other processes hanging ends after `HANGS_S`."""
     if hangs:
