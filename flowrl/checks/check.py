@@ -14,7 +14,7 @@ from flowrl.checks.lossy_edges import lossy_edge_problems
 from flowrl.checks.row_order import row_order_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
-from flowrl.checks.warmup import plan_warmup
+from flowrl.checks.warmup import plan_warmup, uncounted_limit
 from flowrl.core.errors import GraphError, Problem
 from flowrl.core.node import Facts
 from flowrl.core.ports import Out
@@ -88,7 +88,8 @@ def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool) -> CheckedGraph:
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
     checked.undescribed = described.undescribed
     checked.learned_columns = learned_columns(graph, described.facts)
-    checked.warnings = list(dict.fromkeys(stale_learners(graph, described.facts)))
+    warnings = [*stale_learners(graph, described.facts), *uncounted_limit(graph, described.facts)]
+    checked.warnings = list(dict.fromkeys(warnings))
     checked.reasons = list(_nondeterminism_reasons(checked))
     return checked
 

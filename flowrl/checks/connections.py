@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from flowrl.checks.ordering import find_cycle, topological_order
 from flowrl.core.errors import Problem
@@ -25,7 +25,7 @@ def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Pr
     Ports of `incomplete` nodes are not checked: an edge with a problem of its own may be missing there.
     """
     connected = {ref for edge in graph.edges for ref in (*edge.sources, edge.to)}
-    ports = PortIndex(graph)
+    ports = PortIndex(graph, connected)
     for name, spec in graph.nodes.items():
         for port, kind in spec.cls.ports.items():
             is_checked = not kind.optional and name not in incomplete
@@ -54,18 +54,23 @@ def _unconnected_port(ports: PortIndex, spec: NodeSpec, port: str, kind: Port) -
 class PortIndex:
     """The ports of a graph by side, kind and type, so that a partner is found without a search through all nodes.
 
-    Only the first ports of two nodes are kept under each key: one that is not the asking node's own is enough.
+    Ports that are not connected come first. Only the first ports of two nodes are kept under each key: one that is not
+    the asking node's own is enough.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, connected: Container[PortRef]) -> None:
         self._found: dict[tuple[bool, str, str | None], list[PortRef]] = {}
-        for node, spec in graph.nodes.items():
-            for name, port in spec.cls.ports.items():
-                for port_type in (port.type, None):  # None: of whatever type
-                    key = (isinstance(port, Input), port.kind, port_type)
-                    refs = self._found.setdefault(key, [])
-                    if len({ref.node for ref in refs}) < 2:
-                        refs.append(PortRef(node, name))
+        every = [
+            (PortRef(node, name), port)
+            for node, spec in graph.nodes.items()
+            for name, port in spec.cls.ports.items()
+        ]
+        for ref, port in sorted(every, key=lambda found: found[0] in connected):
+            for port_type in (port.type, None):  # None: of whatever type
+                key = (isinstance(port, Input), port.kind, port_type)
+                refs = self._found.setdefault(key, [])
+                if len({other.node for other in refs}) < 2:
+                    refs.append(ref)
 
     def find_partner(self, node: str, port: Port) -> PortRef | None:
         """Return a port of another node that this port could be connected to, one of the same type if there is any."""

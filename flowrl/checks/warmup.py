@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from flowrl.checks.ordering import dependency_graph, is_feedback
 from flowrl.checks.serial_program import Schedule, SerialProgram, WarmUpSchedule, make_schedule
 from flowrl.core.errors import Problem
+from flowrl.core.node import Facts
 from flowrl.core.ports import In
 from flowrl.graph.model import Edge, Graph, Phase, PortRef
 
@@ -32,6 +33,19 @@ def plan_warmup(
         rounds = _rounds_of_phase(graph, phase, schedule, steps_of, problems)
         if rounds is not None:
             program.warmup.append(WarmUpSchedule(phase, schedule, rounds))
+
+
+def uncounted_limit(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem]:
+    """Yield a warning if the run is to end after env steps, and no collector counts any."""
+    limits, collectors = graph.limits, graph.nodes_of_role("collector")
+    others = (limits.train_iters, limits.rounds, limits.time_s)
+    if limits.steps is None or others != (None, None, None) or not collectors:
+        return
+    if all(name in facts and facts[name].env_steps == 0 for name in collectors):
+        spec = graph.nodes[collectors[0]]
+        what = f"limits.steps is {limits.steps}, and no collector's env steps count, so it is never reached"
+        hint = "let a collector count its steps, or give another limit, such as train_iters"
+        yield Problem(str(spec.location("counts")), what, hint, warning=True)
 
 
 def _active_nodes_and_edges(

@@ -6,6 +6,7 @@ from typing import cast
 
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.core.node import Node
+from flowrl.core.ports import In, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.keywords import FAILURES, NODE_KEYS
 from flowrl.graph.model import NodeSpec, NodeType, OnFailure
@@ -51,6 +52,8 @@ class NodeReader:
             self.problems.add(type_name.location, f"{path}: {error.what}", error.hint)
             return None
         own = {k: v for k, v in item.fields.items() if k not in NODE_KEYS}
+        for port in [key for key in own if key in cls.ports]:
+            self.report_port(name, port, cls, own.pop(port))
         written = YamlValue(own, item.location, item.key_location)
         self.params.used_sections |= {a["shared"] for a in part_fields(cls.Config).values()}
         config = self.params.read_config(cls.Config, written, shared, path, NODE_KEYS)
@@ -59,6 +62,16 @@ class NodeReader:
             return None
         text = str(type_name.value)
         return NodeSpec(name, text, cls, config, written, replicas, on_failure, shared)
+
+    def report_port(self, name: str, port: str, cls: NodeType, item: YamlValue) -> None:
+        """Report a port that is written like a parameter."""
+        kind = cls.ports[port]
+        ends = (
+            f"NODE -> {name}.{port}" if isinstance(kind, In | StateIn) else f"{name}.{port} -> NODE"
+        )
+        edge = f"{name}.{port} <-> NODE" if kind.kind == "link" else ends
+        what = f"nodes.{name}: '{port}' is a port, not a parameter"
+        self.problems.add(item.entry_location, what, f"connect it under `edges`: '{edge}'")
 
     def read_engine_keys(
         self, name: str, item: YamlValue, cls: NodeType | None

@@ -15,7 +15,7 @@ from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import Actor
 from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
-from flowrl.nodes.envs.info import PREFIX
+from flowrl.nodes.envs.info import info_schema
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.origin import NO_WEIGHTS_VERSION, ORIGIN_SCHEMA, OriginTracker
@@ -60,8 +60,8 @@ class Collector(Node):
     def extra_columns(cls, config: Any, policy: Policy, spec: EnvSpec) -> Schema:
         """The columns of rows that depend on the policy, on `origin`, and on the env's `info`."""
         origin = ORIGIN_SCHEMA if config.origin else {}
-        info = {PREFIX + name: column for name, column in spec.info.items()}
-        return {**policy.collect_columns(), **policy.memory_columns(), **origin, **info}
+        columns = {**policy.collect_columns(), **policy.memory_columns()}
+        return {**columns, **origin, **info_schema(spec)}
 
     def setup(self) -> None:
         self.envs = join_managers(self.envs)

@@ -53,6 +53,7 @@ class EpisodeCollector(Collector):
         why = "envs are stepped as they are ready" if config.stepping == "ready" else ""
         return Facts(
             outs={"data": {**rows, OFFSET_COLUMN: Column("int32")}},
+            env_steps=None if config.counts else 0,
             nondeterministic=why,
             imports=policy.imported_modules(learn=False),
         )

@@ -53,9 +53,9 @@ class Gymnasium(Part):
             "`{is_success: bool}`, or a list of names",
         )
 
-        @field_validator("info")
+        @field_validator("info", mode="before")
         @classmethod
-        def _check_info(cls, setting: InfoSetting) -> InfoSetting:
+        def _check_info(cls, setting: Any) -> InfoSetting:
             return check_setting(setting)
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:

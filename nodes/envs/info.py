@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
-from flowrl.core.errors import spelling_hint
+from flowrl.core.errors import shortened_repr, spelling_hint
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.output_checks import NUMERIC_KINDS, InvalidOutputError
-from flowrl.nodes.envs.spec import env_part, failures_as_unsound, probe_env
+from flowrl.nodes.envs.spec import EnvSpec, env_part, failures_as_unsound, probe_env
 
 PREFIX = "info/"  # of the columns
 SHOWN_STEPS = 100  # of an episode, to see what an env offers
@@ -31,21 +31,26 @@ EXPECTED = f"{', '.join(DTYPES)}, or an array such as float32[3]"
 InfoSetting = dict[str, str] | list[str]  # names with their types, or names
 
 
-def parse_type(name: str, text: str) -> Column:
+def parse_type(name: str, text: Any) -> Column:
     """The column of an entry whose type is written as `bool` or `float32[3]`."""
-    match = re.fullmatch(r"(\w+)(?:\[(\d+(?:,\d+)*)\])?", text.replace(" ", ""))
+    match = re.fullmatch(r"(\w+)(?:\[(\d+(?:,\d+)*)\])?", str(text).replace(" ", ""))
     if match is None or match[1] not in DTYPES:
         raise ValueError(f"info.{name} is {text!r}; expected {EXPECTED}")
     return Column(match[1], tuple(map(int, match[2].split(","))) if match[2] else ())
 
 
-def check_setting(setting: InfoSetting) -> InfoSetting:
-    """Raise `ValueError` if a type is none, or a name is empty or given twice."""
+def check_setting(setting: Any) -> InfoSetting:
+    """Raise `ValueError` if the setting is neither names with types nor a list of different names."""
+    if not isinstance(setting, dict | list) or not all(isinstance(name, str) for name in setting):
+        raise ValueError(
+            f"info is {shortened_repr(setting)}; expected names with their types, such as "
+            "{is_success: bool}, or a list of names"
+        )
+    if "" in setting or len(set(setting)) < len(setting):
+        raise ValueError("info: a name is empty, or given twice")
     if isinstance(setting, dict):
         for name, text in setting.items():
             parse_type(name, text)
-    if "" in setting or len(set(setting)) < len(setting):
-        raise ValueError("info: a name is empty, or given twice")
     return setting
 
 
@@ -124,6 +129,11 @@ def _add_types(offered: dict[str, Column], info: Mapping[str, Any], path: str = 
                 dtype = "float32" if python_float else str(array.dtype)
                 if dtype in DTYPES:
                     offered[name] = Column(dtype, array.shape)
+
+
+def info_schema(spec: EnvSpec) -> Schema:
+    """The columns of the listed entries in rows."""
+    return {PREFIX + name: column for name, column in spec.info.items()}
 
 
 class InfoReader:

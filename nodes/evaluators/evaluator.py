@@ -21,6 +21,7 @@ from flowrl.nodes.collectors.transitions import row_schema
 from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.agent_rows import env_spec
+from flowrl.nodes.envs.info import info_schema
 from flowrl.nodes.envs.spec import EnvSpec, evaluation_part
 from flowrl.nodes.evaluators.evaluation import RETURN, Average, Evaluation, play_episodes
 from flowrl.nodes.evaluators.own_envs import forward_records, make_own_manager
@@ -86,7 +87,7 @@ class Evaluator(Node):
         spec = join_specs(linked) if linked else env_spec(evaluation_part(config.env), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # raises if it does not fit
         _check_config(config, spec, is_linked=bool(linked))
-        schema = row_schema(spec.obs, spec.action, {})
+        schema = row_schema(spec.obs, spec.action, info_schema(spec))
         return Facts(outs={"data": schema}, imports=policy.imported_modules(learn=False))
 
     @classmethod
@@ -231,8 +232,9 @@ class Evaluator(Node):
         )
 
     def _rows(self, steps: list[CollectedSteps]) -> Batch:
-        policy, ordered = self.policy, order_by_env(steps, self.envs.spec().count)
-        columns = row_schema(policy.obs, policy.action, {})
+        policy, spec = self.policy, self.envs.spec()
+        ordered = order_by_env(steps, spec.count)
+        columns = row_schema(policy.obs, policy.action, info_schema(spec))
         rows = flatten_columns(episode_rows(ordered, policy.gamma, policy.nstep))
         return Batch({name: rows[name] for name in columns})
 

@@ -399,6 +399,40 @@ def test_a_missing_link_and_state_are_reported(problems):
     ]
 
 
+def test_a_port_that_is_not_connected_either_is_proposed_first(problems):
+    """An edge into a connected link would take the place of another one."""
+    assert problems("""
+        extends: cartpole_dqn
+        nodes: {eval_envs: {type: env_manager}}
+        """) == [
+        "g.yaml:2:9: nodes.eval_envs: the service 'serve' (env_manager) is not connected; add "
+        "'eval_envs.serve <-> evaluator.envs'"
+    ]
+
+
+def test_a_port_among_the_parameters_is_reported_as_one(problems):
+    assert problems("""
+        extends: cartpole_dqn
+        nodes: {evaluator: {envs: 5}, buffer: {data: collector}, learner: {weights: null}}
+        """) == [
+        "g.yaml:2:40: nodes.buffer: 'data' is a port, not a parameter; connect it under `edges`: "
+        "'NODE -> buffer.data'",
+        "g.yaml:2:68: nodes.learner: 'weights' is a port, not a parameter; connect it under `edges`: "
+        "'learner.weights -> NODE'",
+        "g.yaml:2:21: nodes.evaluator: 'envs' is a port, not a parameter; connect it under `edges`: "
+        "'evaluator.envs <-> NODE'",
+    ]
+
+
+def test_an_optional_link_need_not_be_named(checked):
+    found = checked("""
+        extends: cartpole_dqn
+        nodes: {eval_envs: {type: env_manager}}
+        edges: [evaluator <-> eval_envs]
+        """)
+    assert "eval_envs.serve <-> evaluator.envs" in map(str, found.graph.edges)
+
+
 def test_a_required_output_that_nobody_consumes_is_reported(problems):
     assert problems("nodes: {s: 'toys:Source'}") == [
         "g.yaml:1:9: nodes.s: the output 'out' (samples) is not connected; remove the node, or "

@@ -42,6 +42,13 @@ def test_only_the_agents_steps_are_steps_of_the_run(tmp_path: Path) -> None:
     assert counted["digest"] != result["digest"]
 
 
+def test_a_limit_of_env_steps_that_nobody_counts_is_a_warning() -> None:
+    graph = {"extends": "cartpole_dqn", "nodes": {"collector": {"counts": False}}, "warmup": None}
+    [warning] = check(load_data(graph)).warnings
+    assert "no collector's env steps count, so it is never reached" in str(warning)
+    assert check(load_data({**graph, "limits": {"train_iters": 10}})).warnings == []
+
+
 def test_the_cut_after_env_steps_is_known_before_the_run() -> None:
     checked = check(load_data(GRAPH)).require_sound()
     assert CutPlanner(checked, checked.graph.limits).known_steps == (1024, 256)

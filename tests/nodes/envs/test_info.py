@@ -14,7 +14,7 @@ from flowrl.api import load
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import MetricsRecord, VerdictRecord
 from flowrl.core.functions import as_node
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.joined_managers import join_managers
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -140,7 +140,14 @@ def test_another_type_than_listed_is_a_failure_of_the_env(listed: Any, message: 
 
 @pytest.mark.parametrize(
     ("listed", "message"),
-    [({"a": "flota"}, "info.a is 'flota'; expected bool, int8"), (["a", "a"], "given twice")],
+    [
+        ({"a": "flota"}, "info.a is 'flota'; expected bool, int8"),
+        (["a", "a"], "given twice"),
+        (
+            "a",
+            "info is 'a'; expected names with their types, such as {is_success: bool}, or a list",
+        ),
+    ],
 )
 def test_wrong_settings_are_refused_in_words(listed: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -221,6 +228,14 @@ def test_an_evaluation_reports_the_info_of_last_steps() -> None:
     successes = [episode.info["is_success"] for episode in evaluation.episodes]
     assert metrics["info/is_success"] == pytest.approx(sum(successes) / 9)
     assert 0 < sum(successes) < 9
+
+
+def test_rows_of_an_evaluation_have_the_listed_info() -> None:
+    node = evaluator()
+    check_info(node.fire(weights(0)))
+    known = Surroundings({}, {"envs": [node.envs.spec()]}, frozenset({"data"}))
+    batch = node.fire(weights(0))
+    assert Evaluator.describe(node.config, known).outs["data"] == dict(batch.schema)
 
 
 @pytest.mark.parametrize(
