@@ -81,8 +81,8 @@ class FlowGraph:
         rendezvous: Rendezvous | None = None,
         seed: int | None = None,
         set: Mapping[str, Any] | None = None,
-        steps: int | None = None,
-        train_iters: int | None = None,
+        steps: float | None = None,
+        train_iters: float | None = None,
         time: str | float | None = None,
         out: str | Path | None = None,
         quiet: bool = False,
@@ -146,9 +146,13 @@ def _override_texts(values: Mapping[str, Any] | None) -> dict[str, str]:
     return texts
 
 
-def _count(name: str, value: int | None) -> int | None:
-    if value is None or (isinstance(value, Integral) and value >= 1):
-        return value
+def _count(name: str, value: float | None) -> int | None:
+    """A limit: a whole number, which may be written 1e5."""
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float | Integral) and not isinstance(value, bool)
+    if is_number and value >= 1 and value % 1 == 0:
+        return int(value)
     raise UsageError(f"run: {name} is {value!r}; expected a whole number of 1 or more")
 
 

@@ -124,6 +124,11 @@ def test_a_time_in_seconds_or_with_a_unit_ends_a_run(time: float | str, tmp_path
     assert result.wall_s < 30
 
 
+def test_a_limit_may_be_written_as_a_power(tmp_path: Path) -> None:
+    result = flowrl.load(GRAPH).run(train_iters=1e1, out=tmp_path / "r", quiet=True)
+    assert result.train_iters == 10
+
+
 @pytest.mark.parametrize(
     ("limit", "reported"),
     [
