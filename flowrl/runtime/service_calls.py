@@ -16,7 +16,8 @@ class LocalServiceStub:
     def __init__(self, service: Any, methods: Iterable[str], calls: ServiceCalls, site: SiteState):
         self._service = service
         for name in methods:
-            setattr(self, name, measured(getattr(service, name), calls, site))
+            if hasattr(service, name):  # otherwise the call is an error, and not the link
+                setattr(self, name, measured(getattr(service, name), calls, site))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._service, name)

@@ -13,6 +13,8 @@ from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
+from flowrl.runtime.service_calls import LocalServiceStub, measured
+from flowrl.runtime.site_state import ServiceCalls, SiteState
 
 SLOW = "tests.sites.slow_nodes:"
 EDGE = "a.data -> b.data"
@@ -145,3 +147,26 @@ def test_the_time_of_a_part_is_shown(tmp_path: Path) -> None:
     result, times = run_graph(graph, "serial", tmp_path / "r")
     assert ROUNDS * 0.002 <= times["parts_s"]["a"]["thinking"] <= times["busy_s"]["a"]
     assert ", its thinking " in result.bottleneck
+
+
+def test_calls_that_fail_are_measured_and_what_is_no_method_is_the_services_own() -> None:
+    calls, site = ServiceCalls(), SiteState()
+    stub: Any = LocalServiceStub([3, 1], ["pop", "missing"], calls, site)
+    assert stub.pop() == 1
+    assert stub.pop(0) == 3
+    with pytest.raises(IndexError):
+        stub.pop()
+    assert (calls.count, calls.began_s) == (3, 0.0)
+    assert stub.count(3) == 0  # not a method of the service's port
+    with pytest.raises(AttributeError, match="missing"):
+        stub.missing()
+
+
+def test_waits_in_a_call_are_not_its_time() -> None:
+    calls, site = ServiceCalls(), SiteState()
+
+    def wait() -> None:
+        site.last_fired_s += 5.0  # as `SiteWaits` does after a wait of five seconds
+
+    measured(wait, calls, site)()
+    assert calls.busy_s == pytest.approx(-5.0, abs=1.0)
