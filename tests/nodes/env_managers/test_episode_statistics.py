@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
+from flowrl.nodes.envs.steps import Episode
 
 
 def statistics_of_three_envs() -> EpisodeStatistics:
@@ -20,7 +21,7 @@ def statistics_of_three_envs() -> EpisodeStatistics:
 
 def test_several_finished_episodes_are_the_same_as_one_by_one() -> None:
     together = statistics_of_three_envs().finished_episodes(np.array([0, 2]))
-    assert together == [(0, 0.5, 1), (2, 4.125, 2)]
+    assert together == [Episode(0, 0.5, 1), Episode(2, 4.125, 2)]
     single = statistics_of_three_envs()
     assert together == [single.finished_episode(0), single.finished_episode(2)]
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.envs.steps import Episode
 from tests.nodes.toy_envs import CountingEnv
 from tests.quick_selection import examples
 
@@ -33,7 +34,7 @@ class SingleEnv:
         self.total, self.length, episode = self.total + reward, self.length + 1, None
         self.obs = next_obs
         if final or cut:
-            episode = (self.env_id, self.total, self.length)
+            episode = Episode(self.env_id, self.total, self.length)
             self.total, self.length = 0.0, 0
             self.obs = self.env.reset(seed=next(self.seeds))[0]
         return self.obs, reward, final, cut, next_obs, episode
