@@ -4,7 +4,8 @@
 
 Every run is a process of its own with one thread. Runs do not overlap; for each seed, all contenders run
 in turn. `bench/peers/solve_protocol.py` says what the clock counts; each library's settings, which are its
-own, are in the files beside it.
+own, are in the files beside it. `flowrl_dqn_processes` is `flowrl_dqn` with each node in a process, and
+evaluations in worker processes of their own: it shows whether evaluations hold back the learner.
 
 A run is solved when 20 greedy episodes have a mean return of 475 and 20 other episodes confirm it. It is
 unsolved after TIME_LIMIT_S seconds, or after the env steps that its settings allow, and then counts with
@@ -27,6 +28,7 @@ GRACE_S = (
 
 CONTENDERS = (
     Contender("flowrl", "dqn"),
+    Contender("flowrl", "dqn_processes"),
     Contender("sb3", "dqn", SB3),
     Contender("tianshou", "dqn", TIANSHOU),
     Contender("flowrl", "ppo"),

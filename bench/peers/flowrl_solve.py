@@ -20,6 +20,12 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
 
+# Evaluations in worker processes, which an evaluator on a site of its own asks for.
+WITH_EVAL_ENVS = {
+    "nodes": {"eval_envs": {"type": "sync_subprocess_env_manager", "count": EPISODES}},
+    "edges": ["evaluator <-> eval_envs"],
+}
+
 
 class EvalTimer(Watcher):
     """Reads how long the evaluator fired."""
@@ -30,18 +36,23 @@ class EvalTimer(Watcher):
 
 def solve(algorithm: str, seed: int, time_limit_s: float) -> Report:
     """Do one run. The evaluator itself confirms a reached goal in new episodes."""
-    name = f"cartpole_{algorithm}"
+    algorithm, _, in_processes = algorithm.partition("_")
+    extends = {"extends": f"cartpole_{algorithm}"}
+    graph = {**extends, **WITH_EVAL_ENVS} if in_processes else extends
+    placement = in_processes or "serial"
     # off the clock, because these values are the same for every run
-    values = protocol_values(load(name).check().require_sound())
+    values = protocol_values(load(graph).check().require_sound())
     start_s, timer = time.perf_counter(), EvalTimer()
     limits: dict[str, Any] = {"steps": MAX_STEPS, "time": time_limit_s}
     if not time_limit_s:
         limits = {"train_iters": values["evaluator.weights.every"]}
     with tempfile.TemporaryDirectory() as folder:
-        result = load(name, values).run(
-            seed=seed, out=folder + "/run", quiet=True, watcher=timer, **limits
+        result = load(graph, values).run(
+            placement=placement, seed=seed, out=f"{folder}/run", quiet=True, watcher=timer, **limits
         )
     wall_s = time.perf_counter() - start_s
+    if in_processes:
+        wall_s -= result.setup_s  # in which the processes import, and imports are off the clock
     return make_report(result.status == "solved", wall_s, timer.eval_s, result.env_steps)
 
 
