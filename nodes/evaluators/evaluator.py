@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -206,6 +207,8 @@ class Evaluator(Node):
 
     def _save_best(self, weights: State, evaluation: Evaluation, metrics: dict[str, float]) -> None:
         value = evaluation.average(self.config.average)
+        if math.isnan(value):  # an entry of `info` was missing
+            value = -math.inf
         if self._best is None or value > self._best:
             self._best = value
             self.ctx.save_checkpoint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from flowrl.api import load
 from flowrl.core.batch import Batch, Column
-from flowrl.core.context import MetricsRecord, VerdictRecord
+from flowrl.core.context import CheckpointRecord, MetricsRecord, VerdictRecord
 from flowrl.core.functions import as_node
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
@@ -24,6 +25,8 @@ from flowrl.nodes.env_managers.vector_env_manager import VectorEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.info import offered_info, pool_info
 from flowrl.nodes.envs.pettingzoo import PettingZoo
+from flowrl.nodes.envs.steps import Episode
+from flowrl.nodes.evaluators.evaluation import Evaluation
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policies.random import Random
 from flowrl.render.report import check_json, check_text
@@ -254,6 +257,18 @@ def test_a_goal_can_be_about_info(params: dict[str, Any], text: str) -> None:
     assert not missed.eval(weights(0)).stop
     [verdict] = [r for r in reached.ctx.records if isinstance(r, VerdictRecord)]
     assert verdict.reason.startswith(f"{text} {value:g} over 9 episodes")
+
+
+def test_weights_whose_metric_is_missing_are_worse_than_any_other() -> None:
+    node = evaluator(metric="score")
+    measured = iter([math.nan, 1.0, math.nan, 2.0])
+    node.play = lambda *_: Evaluation(
+        [Episode(0, 1.0, 1, {"score": next(measured)})], metric="score"
+    )
+    for _ in range(4):
+        node.fire(weights(0))
+    saved = [r for r in node.ctx.records if isinstance(r, CheckpointRecord)]
+    assert len(saved) == 3  # the first one, since there is no other, and those that were measured
 
 
 @pytest.mark.parametrize(
