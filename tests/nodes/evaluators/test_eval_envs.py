@@ -259,3 +259,21 @@ def test_a_checkpoint_is_evaluated_in_linked_envs(tmp_path: Path) -> None:
     unlinked = {**GRAPH, "nodes": nodes, "edges": GRAPH["edges"][1:]}
     run_graph(unlinked, "serial", tmp_path / "other", train_iters=30)
     assert evaluate_best_checkpoint(tmp_path / "other", episodes=3).metrics == found.metrics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sync_subprocess_env_manager", "thread_env_manager"])
+def test_a_run_goes_on_when_envs_of_another_site_hang_or_end_their_process(
+    kind: str, tmp_path: Path
+) -> None:
+    faults = ["raise", "nan", "hang", *(["kill", "exit"] if "subprocess" in kind else [])]
+    env = {"id": FAILING, "kwargs": {"faults": faults, "probability": 0.7}}
+    limits = {"step_timeout_s": 0.3, "max_retry": 30, "retry_waiting_time_s": 0.0}
+    graph = {**with_eval_envs(type=kind, env=env, **limits), "env": {"id": FAILING}}
+    placement = "evaluator=thread,eval_envs=process"
+    result = run_graph(graph, placement, tmp_path / "r", train_iters=30)
+    assert result["status"] == "finished"
+    assert any(line.startswith("eval_envs: ") and "failures" in line for line in result["happened"])
+    assert sum(
+        '"return_mean"' in line and '"evaluator"' in line for line in result["metrics.jsonl"]
+    )
