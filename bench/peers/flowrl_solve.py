@@ -20,9 +20,10 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
 
-# Evaluations in worker processes, which an evaluator on a site of its own asks for.
+# Evaluations in worker processes, which an evaluator on a site of its own asks for. With as many envs as it would
+# make itself, the episodes are the same, and so is the run.
 WITH_EVAL_ENVS = {
-    "nodes": {"eval_envs": {"type": "sync_subprocess_env_manager", "count": EPISODES}},
+    "nodes": {"eval_envs": {"type": "sync_subprocess_env_manager", "count": 10}},
     "edges": ["evaluator <-> eval_envs"],
 }
 
