@@ -22,6 +22,7 @@ from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.wrappers.rewards import RewardClip
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.runs.evaluation import evaluate_best_checkpoint
+from flowrl.runtime.linked_nodes import context_of
 from tests.nodes.env_managers.manager_kinds import KINDS, open_manager
 from tests.nodes.toy_policies import Toy, weights
 from tests.sites.run_comparison import compare_placements, run_graph
@@ -117,8 +118,8 @@ def test_an_evaluation_goes_on_when_envs_fail_and_failures_are_counted(
 def test_an_evaluation_goes_on_when_envs_hang_or_end_their_process(
     kind: str, faults: Sequence[str]
 ) -> None:
-    given = {"probability": 0.2, "max_retry": 20, "retry_waiting_time_s": 0.0}
-    limits = {"step_timeout_s": 0.3, "reset_timeout_s": 0.3} if "hang" in faults else {}
+    given = {"probability": 0.15, "max_retry": 20, "retry_waiting_time_s": 0.0}
+    limits = {"step_timeout_s": 0.2, "reset_timeout_s": 0.2} if "hang" in faults else {}
     with open_manager(kind, FAILING, faults=faults, **given, **limits) as envs:
         assert len(evaluator(envs).eval(weights(1)).episodes) == 7
         assert envs.failures.replaced_workers > 0
@@ -165,6 +166,19 @@ def test_its_own_envs_are_of_the_graphs_kind(cls: type[Any]) -> None:
 
 def test_its_own_envs_are_never_a_pool() -> None:
     assert type(own_of(like(VectorEnvManager)).envs) is SerialEnvManager
+
+
+def test_in_a_graph_an_evaluator_knows_the_collectors_manager_unless_it_has_a_link() -> None:
+    nodes = {"envs": {"type": "thread_env_manager", "max_retry": 4}}
+    unlinked = check(load_data({"extends": "cartpole_dqn", "nodes": nodes})).require_sound()
+    own = context_of(unlinked, unlinked.graph.nodes["evaluator"], 0, 0).examples["envs"]
+    assert own.cls is ThreadEnvManager
+    assert own.config.max_retry == 4
+    linked = check(load_data(GRAPH)).require_sound()
+    contexts = {n: context_of(linked, spec, 0, 0) for n, spec in linked.graph.nodes.items()}
+    assert not contexts["evaluator"].examples
+    assert contexts["envs"].client_roles == {"collector"}
+    assert contexts["eval_envs"].client_roles == {"evaluator"}
 
 
 GRAPH: dict[str, Any] = {
