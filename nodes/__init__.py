@@ -66,9 +66,9 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.greedy_policy import GreedyPolicy as GreedyPolicy
     from flowrl.nodes.learners.learner import Learner as Learner
     from flowrl.nodes.models.cnn import Cnn as Cnn
-    from flowrl.nodes.models.gru import Gru as Gru
     from flowrl.nodes.models.mlp import Mlp as Mlp
     from flowrl.nodes.models.model import ModuleModel as ModuleModel
+    from flowrl.nodes.models.recurrent import Gru as Gru
     from flowrl.nodes.policies.dqn import Dqn as Dqn
     from flowrl.nodes.policies.expert import Expert as Expert
     from flowrl.nodes.policies.ppo import Ppo as Ppo

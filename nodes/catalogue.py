@@ -75,10 +75,32 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "her": "flowrl.nodes.buffers.transforms.her:Her",
     },
     "model": {
+        "auto": "flowrl.nodes.models.chosen:Auto",
         "cnn": "flowrl.nodes.models.cnn:Cnn",
         "mlp": "flowrl.nodes.models.mlp:Mlp",
-        "gru": "flowrl.nodes.models.gru:Gru",
+        "gru": "flowrl.nodes.models.recurrent:Gru",
+        "lstm": "flowrl.nodes.models.recurrent:Lstm",
+        "layers": "flowrl.nodes.models.chosen:Layers",
         "module": "flowrl.nodes.models.model:ModuleModel",
+    },
+    "layer": {
+        "dense": "flowrl.nodes.models.layers:DenseLayer",
+        "flatten": "flowrl.nodes.models.layers:FlattenLayer",
+        "conv": "flowrl.nodes.models.layers:ConvLayer",
+        "gru": "flowrl.nodes.models.layers:GruLayer",
+        "lstm": "flowrl.nodes.models.layers:LstmLayer",
+    },
+    "optimiser": {
+        "adam": "flowrl.nodes.models.optimisers:Adam",
+        "adamw": "flowrl.nodes.models.optimisers:Adamw",
+        "rmsprop": "flowrl.nodes.models.optimisers:Rmsprop",
+        "sgd": "flowrl.nodes.models.optimisers:Sgd",
+    },
+    "exploring_step": {
+        "action_noise": "flowrl.nodes.exploring:ActionNoise",
+        "ou_noise": "flowrl.nodes.exploring:OuNoise",
+        "random_actions": "flowrl.nodes.exploring:RandomActions",
+        "epsilon_ladder": "flowrl.nodes.exploring:EpsilonLadder",
     },
     "storage": {
         "memory": "flowrl.nodes.buffers.storage.storage:MemoryStorage",

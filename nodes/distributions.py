@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.lazy import tensor, torch
-from flowrl.nodes.models.model import FreeHead, Heads, LinearHead
+from flowrl.nodes.lazy import torch
+from flowrl.nodes.models.heads import FreeHead, Heads, LinearHead
 from flowrl.nodes.models.sampling import LOG_2PI, argmax, sample_categorical, sample_gaussian
 
 UNIT_NORMAL_ENTROPY = 0.5 + 0.5 * LOG_2PI
@@ -24,6 +24,7 @@ class Distribution(Protocol):
 
     heads: Heads  # the parameters of the distribution
     columns: Schema  # the columns that `sample` returns, without `logp`
+    drawn: str  # the one of these columns whose likelihood is meant
 
     def sample(self, heads: HeadArrays, rng: np.random.Generator) -> dict[str, Array]:
         """Draw actions; return their columns, and the logarithm of their likelihood as `logp`."""
@@ -31,11 +32,11 @@ class Distribution(Protocol):
     def mode(self, heads: HeadArrays) -> dict[str, Array]:
         """The most likely actions."""
 
-    def sampled_actions(self, batch: Batch) -> Any:
-        """The sampled actions of a batch as a tensor for `logp_entropy`."""
+    def logp_entropy(self, heads: Mapping[str, Any], b: Any) -> tuple[Any, Any]:
+        """For each row (…), the logarithm of the likelihood of the batch's actions, and the entropy."""
 
-    def logp_entropy(self, heads: Mapping[str, Any], actions: Any) -> tuple[Any, Any]:
-        """For each row (B,), the logarithm of the actions' likelihood, and the entropy."""
+    def divergence(self, heads: Mapping[str, Any], others: Mapping[str, Any]) -> Any:
+        """KL(p || q) for each row (…), where p has the first heads and q the others."""
 
 
 def distribution_of(action: Column, init_std: float = 1.0) -> Distribution:
@@ -72,6 +73,8 @@ def action_bounds(action: Column) -> tuple[Array, Array]:
 class Categorical:
     """One of n actions, with probabilities softmax(logits)."""
 
+    drawn = "action"
+
     def __init__(self, action: Column) -> None:
         self.dtype = np.dtype(action.dtype)
         self.heads: Heads = {"logits": LinearHead(action.n or 0, 0.01)}  # initially nearly uniform
@@ -84,11 +87,11 @@ class Categorical:
     def mode(self, heads: HeadArrays) -> dict[str, Array]:
         return {"action": argmax(heads["logits"]).astype(self.dtype, copy=False)}
 
-    def sampled_actions(self, batch: Batch) -> Any:
-        return tensor(batch["action"]).unsqueeze(1)
+    def logp_entropy(self, heads: Mapping[str, Any], b: Any) -> tuple[Any, Any]:
+        return _categorical_logp_entropy(heads["logits"], b.action.unsqueeze(-1))
 
-    def logp_entropy(self, heads: Mapping[str, Any], actions: Any) -> tuple[Any, Any]:
-        return _categorical_logp_entropy(heads["logits"], actions)
+    def divergence(self, heads: Mapping[str, Any], others: Mapping[str, Any]) -> Any:
+        return _categorical_divergence(heads["logits"], others["logits"])
 
 
 class MultiCategorical:
@@ -96,6 +99,8 @@ class MultiCategorical:
 
     To sample, logits are padded to one row for each choice.
     """
+
+    drawn = "action"
 
     def __init__(self, action: Column, counts: Array) -> None:
         self.action, self.counts = action, counts
@@ -116,18 +121,22 @@ class MultiCategorical:
     def mode(self, heads: HeadArrays) -> dict[str, Array]:
         return {"action": self._reshaped(argmax(self._padded_logits(heads["logits"])))}
 
-    def sampled_actions(self, batch: Batch) -> Any:
-        action = batch["action"]
-        return tensor(action.reshape(len(action), -1).astype(np.int64, copy=False))
-
-    def logp_entropy(self, heads: Mapping[str, Any], actions: Any) -> tuple[Any, Any]:
-        results, first = [], 0
-        for choice, count in enumerate(map(int, self.counts)):
-            logits = heads["logits"][:, first : first + count]
-            results.append(_categorical_logp_entropy(logits, actions[:, choice : choice + 1]))
-            first += count
-        logps, entropies = zip(*results, strict=True)
+    def logp_entropy(self, heads: Mapping[str, Any], b: Any) -> tuple[Any, Any]:
+        actions = b.action.reshape(*heads["logits"].shape[:-1], -1).long()
+        pairs = [
+            _categorical_logp_entropy(logits, actions[..., choice : choice + 1])
+            for choice, logits in enumerate(self._choices(heads["logits"]))
+        ]
+        logps, entropies = zip(*pairs, strict=True)
         return sum(logps), sum(entropies)
+
+    def divergence(self, heads: Mapping[str, Any], others: Mapping[str, Any]) -> Any:
+        pairs = zip(self._choices(heads["logits"]), self._choices(others["logits"]), strict=True)
+        return sum(_categorical_divergence(p, q) for p, q in pairs)
+
+    def _choices(self, logits: Any) -> Any:
+        """The logits of each choice."""
+        return logits.split(self.counts.tolist(), -1)
 
     def _padded_logits(self, logits: Array) -> Array:
         return np.where(self.inside, logits[:, self.position], np.float32(-np.inf))  # (B, D, n)
@@ -137,13 +146,21 @@ class MultiCategorical:
 
 
 def _categorical_logp_entropy(logits: Any, actions: Any) -> tuple[Any, Any]:
-    """The log-probability of actions (B, 1) under softmax(logits), and the entropy, both (B,)."""
-    logp = logits.log_softmax(1)  # (B, A)
-    return logp.gather(1, actions).squeeze(1), -(logp.exp() * logp).sum(1)
+    """The log-probability of actions (…, 1) under softmax(logits), and the entropy, both (…)."""
+    logp = logits.log_softmax(-1)  # (…, A)
+    return logp.gather(-1, actions).squeeze(-1), -(logp.exp() * logp).sum(-1)
+
+
+def _categorical_divergence(p: Any, q: Any) -> Any:
+    """sum p (log p - log q), of logits (…, A)."""
+    logp, logq = p.log_softmax(-1), q.log_softmax(-1)
+    return (logp.exp() * (logp - logq)).sum(-1)
 
 
 class DiagonalGaussian:
     """Independent normal distributions. The env gets clipped actions; likelihoods are of unclipped ones."""
+
+    drawn = "unclipped"
 
     def __init__(self, action: Column, init_std: float) -> None:
         n = math.prod(action.shape)
@@ -167,14 +184,17 @@ class DiagonalGaussian:
     def mode(self, heads: HeadArrays) -> dict[str, Array]:
         return {"action": self._clipped(heads["mean"])}
 
-    def sampled_actions(self, batch: Batch) -> Any:
-        return tensor(batch["unclipped"])
-
-    def logp_entropy(self, heads: Mapping[str, Any], actions: Any) -> tuple[Any, Any]:
+    def logp_entropy(self, heads: Mapping[str, Any], b: Any) -> tuple[Any, Any]:
         log_std = heads["log_std"]
-        z = (actions - heads["mean"]) * torch.exp(-log_std)
-        logp = (-0.5 * (z * z + LOG_2PI) - log_std).sum(1)
-        return logp, (log_std + UNIT_NORMAL_ENTROPY).sum(1)
+        z = (b.unclipped - heads["mean"]) * torch.exp(-log_std)
+        logp = (-0.5 * (z * z + LOG_2PI) - log_std).sum(-1)
+        return logp, (log_std + UNIT_NORMAL_ENTROPY).sum(-1)
+
+    def divergence(self, heads: Mapping[str, Any], others: Mapping[str, Any]) -> Any:
+        """log s_q - log s_p + (s_p^2 + (m_p - m_q)^2) / (2 s_q^2) - 1/2, summed over components."""
+        (m_p, log_p), (m_q, log_q) = ((h["mean"], h["log_std"]) for h in (heads, others))
+        spread = (2 * log_p).exp() + (m_p - m_q).square()
+        return (log_q - log_p + 0.5 * spread * (-2 * log_q).exp() - 0.5).sum(-1)
 
     def _clipped(self, actions: Array) -> Array:
         clipped = np.clip(actions, self.low, self.high)

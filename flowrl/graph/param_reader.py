@@ -225,8 +225,8 @@ def written_params(config: Config) -> dict[str, Any]:
 def written_value(value: Any) -> Any:
     if isinstance(value, PartSpec):
         return {"type": value.type, **written_params(value.config)}
-    if isinstance(value, Config):
-        return written_params(value)
+    if isinstance(value, Config):  # a value with keys, of which those that are not set say nothing
+        return {name: v for name, v in written_params(value).items() if v is not None}
     if isinstance(value, Mapping):
         return {k: written_value(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

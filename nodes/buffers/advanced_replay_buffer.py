@@ -31,8 +31,8 @@ from flowrl.nodes.buffers.sampling.uniform import (
 )
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
 from flowrl.nodes.buffers.transforms.transform import check_transforms
-from flowrl.nodes.decays import linear_decay
 from flowrl.nodes.origin import WEIGHTS_COLUMN, collected_at
+from flowrl.nodes.schedules import linear_decay
 
 
 class AdvancedReplayBuffer(RowReplayBuffer):

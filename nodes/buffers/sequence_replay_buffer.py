@@ -28,8 +28,8 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
 )
 from flowrl.nodes.buffers.sampling.uniform import shortage_error, split_batches
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema
-from flowrl.nodes.decays import linear_decay
 from flowrl.nodes.origin import WEIGHTS_COLUMN, collected_at
+from flowrl.nodes.schedules import linear_decay
 
 # The bytes of each sequence: its first row and length (16), its weight and its metadata.
 SEQUENCE_BYTES = 16 + SAMPLER_BYTES + ROW_METADATA_BYTES

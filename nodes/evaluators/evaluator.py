@@ -27,7 +27,7 @@ from flowrl.nodes.envs.spec import EnvSpec, evaluation_part
 from flowrl.nodes.evaluators.evaluation import RETURN, Average, Evaluation, play_episodes
 from flowrl.nodes.evaluators.own_envs import forward_records, make_own_manager
 from flowrl.nodes.evaluators.video import EpisodeRecorder, RenderingEnvPart, render_episodes
-from flowrl.nodes.models.model import check_no_nan
+from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.policy import policy_for
 

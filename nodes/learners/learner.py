@@ -14,7 +14,7 @@ from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out, StateOut
 from flowrl.core.state import State
 from flowrl.nodes.greedy_policy import GreedyPolicy
-from flowrl.nodes.models.model import check_no_nan
+from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.observations import obs_columns_in
 from flowrl.nodes.policy import Policy, made_policy, policy_for_rows
 

@@ -7,6 +7,7 @@ and leaves are concatenated in their order. The action mask is not a feature.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -15,8 +16,12 @@ from flowrl.nodes.observations import ObsColumns, leaf_columns
 
 ACTION_MASK = "action_mask"  # the leaf that marks the allowed actions
 BYTE_SCALE = np.float32(1 / 255)
+MAX_COLOURS = 4  # the last axis of an image is its channels if it is not larger than this
 MOMENTS = ("count", "mean", "squares")  # the running moments that normalisation needs
 FEATURE_LIMIT = np.float32(10)  # normalised features are clipped to +- this
+
+
+Layout = Literal["auto", "first", "last"]  # where the channels of an image are
 
 
 def feature_leaves(obs: ObsColumns) -> dict[str, Column]:
@@ -54,3 +59,32 @@ def _column_encoder(column: Column, scale_bytes: bool) -> Callable[[Array], Arra
     if scale_bytes and column.dtype == "uint8":
         return lambda obs: obs.reshape(len(obs), -1) * BYTE_SCALE
     return lambda obs: obs.reshape(len(obs), -1).astype(np.float32, copy=False)
+
+
+def looks_like_image(column: Column) -> bool:
+    """Whether the column holds the brightness of pixels: bytes in two to four axes."""
+    return column.dtype == "uint8" and column.n is None and 2 <= len(column.shape) <= 4
+
+
+def image_shapes(obs: ObsColumns, layout: Layout) -> dict[str, tuple[int, int, int]]:
+    """The channels, height and width of each leaf that convolutions can take, with stacked frames as channels."""
+    return {
+        leaf: _image_shape(column.shape, layout)
+        for leaf, column in feature_leaves(obs).items()
+        if 2 <= len(column.shape) <= 4
+    }
+
+
+def _image_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, int, int]:
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    frames = shape[0] if len(shape) == 4 else 1
+    image = shape[-3:]
+    if channels_last(image, layout):
+        return frames * image[2], image[0], image[1]
+    return frames * image[0], image[1], image[2]
+
+
+def channels_last(image: tuple[int, ...], layout: Layout) -> bool:
+    """Whether the last of an image's three axes is the channels."""
+    return layout == "last" or (layout == "auto" and image[-1] <= MAX_COLOURS)

@@ -1,4 +1,4 @@
-"""The interface of a model: the description of a network with named heads.
+"""Models: descriptions of networks with named heads.
 
 `build` makes the torch module that learns, and `inference_model` makes the function that acts. Both use
 the same parameter names, so the weights of the first can be loaded into the second.
@@ -7,15 +7,14 @@ the same parameter names, so the weights of the first can be loaded into the sec
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from flowrl.core.batch import Array, Batch, Schema
+from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
-from flowrl.core.config import Part, PartSpec, param
+from flowrl.core.config import Part, param
 from flowrl.core.errors import shortened_repr
 from flowrl.core.import_paths import (
     STANDARD_LIBRARY_HINT,
@@ -25,105 +24,34 @@ from flowrl.core.import_paths import (
 )
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.lazy import tensor, torch
-from flowrl.nodes.observations import ObsColumns, select_rows
+from flowrl.nodes.models.heads import Heads, ImplicitHead
+from flowrl.nodes.models.layers import Activation, Initialisation, Layer
+from flowrl.nodes.models.numpy_model import (
+    MEMORY,
+    NumpyModel,
+    acting_fractions,
+    is_acting_parameter,
+)
+from flowrl.nodes.models.saved_weights import load_parameters
+from flowrl.nodes.observations import ObsColumns
 
 if TYPE_CHECKING:
     from torch.nn import Module
-
-
-@dataclass(frozen=True, slots=True)
-class LinearHead:
-    """`n` outputs, affine in the features; `scale` is the gain of the initial weights."""
-
-    n: int
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class DuelingHead:
-    """Q(s, a) = V(s) + A(s, a) - mean_a A(s, a) (Wang et al. 2016, equation 9)."""
-
-    n: int
-
-
-@dataclass(frozen=True, slots=True)
-class FreeHead:
-    """`n` learned numbers, initially `value`, that do not depend on the observation."""
-
-    n: int
-    value: float = 0.0
-
-
-Head = LinearHead | DuelingHead | FreeHead
-Shape = tuple[int, ...]
-Heads = Mapping[str, Head]
 
 # Modules draw initial weights from torch's global generator, so only one is built at a time.
 _BUILD_LOCK = threading.Lock()
 
 
-def check_names(owner: str, names: Collection[str], expected: Collection[str]) -> None:
-    """Raise unless a saved state has exactly the expected names."""
-    differences = {
-        "lacks": set(expected) - set(names),
-        "has unknown": set(names) - set(expected),
-    }
-    wrong = [f"{verb} {sorted(found)}" for verb, found in differences.items() if found]
-    if wrong:
-        raise ValueError(f"{owner}: the state {' and '.join(wrong)}; is it that of another model?")
-
-
-def check_shapes(owner: str, arrays: Mapping[str, Array], expected: Mapping[str, Shape]) -> None:
-    """Raise unless weights have exactly the expected names and shapes.
-
-    Without this check, weights of a wider or deeper network might load, and act arbitrarily.
-    """
-    check_names(owner, arrays, expected)
-    for name, shape in expected.items():
-        if arrays[name].shape != shape:
-            raise ValueError(
-                f"{owner}: '{name}' has the shape {arrays[name].shape}, and this model's has {shape}; "
-                "is it that of another model?"
-            )
-
-
-def check_no_nan(weights: Mapping[str, Array]) -> None:
-    """Raise if learning has diverged: NaN weights never recover, although the policy still acts."""
-    diverged = [name for name, a in weights.items() if a.dtype.kind == "f" and np.isnan(a).any()]
-    if diverged:
-        raise ValueError(
-            f"learning has diverged: {len(diverged)} of {len(weights)} weights hold nan (the first: "
-            f"'{diverged[0]}'); take a lower `lr`, or check for rewards or observations that are too large"
-        )
-
-
-def load_parameters(module: Module, arrays: Mapping[str, Array]) -> None:
-    """Copy arrays into a module's parameters and buffers of the same names."""
-    targets = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    check_shapes(type(module).__name__, arrays, {n: tuple(t.shape) for n, t in targets.items()})
-    with torch.no_grad():
-        for name, target in targets.items():
-            target.copy_(tensor(arrays[name]))
-
-
-def observation_tensors(batch: Batch, name: str, rows: Any = slice(None)) -> Any:
-    """Rows of a batch's observations for a module: a tensor, or tensors by leaf."""
-    selected = select_rows(batch, name, rows)
-    if isinstance(selected, Mapping):
-        return {leaf: tensor(array) for leaf, array in selected.items()}
-    return tensor(selected)
-
-
 class InferenceModel(Protocol):
-    """Maps observations (B, …) to the wanted heads (B, n), in order to act.
+    """Maps observations (B, …) to the wanted heads (B, …), in order to act.
 
-    A recurrent model also takes its memory columns, and returns those of the next step.
+    A recurrent model also takes its memory (B, M), and returns that after the step.
     """
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Use these weights from now on."""
 
-    def __call__(self, obs: Array, *memory: Any) -> dict[str, Array]:
+    def __call__(self, obs: Array, memory: Array | None = None) -> dict[str, Array]:
         """Return the heads by name."""
 
 
@@ -136,34 +64,50 @@ class Model(Part):
 
     kind = "model"
 
-    def network(self, obs: ObsColumns, heads: Heads) -> Module:
-        """Make a module from observations (B, …) to a dict of heads (B, n)."""
-        raise NotImplementedError(f"{type(self).__name__} does not define network")
-
-    def build(self, obs: ObsColumns, heads: Heads, seed: int) -> Module:
-        """Make the module, with initial weights drawn from `seed` alone."""
-        with _BUILD_LOCK, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return self.network(obs, heads)
-
-    def inference_model(
-        self, obs: ObsColumns, heads: Heads, wanted: Collection[str]
-    ) -> InferenceModel:
-        """Make the function that acts with the wanted heads; it needs weights before it acts."""
-        return TorchInference(self.build(obs, heads, seed=0), wanted)
+    def for_obs(self, obs: ObsColumns) -> Model:
+        """The model for these observations: this one, unless its type leaves the choice open."""
+        return self
 
     def check_obs(self, obs: ObsColumns) -> None:
-        """Raise `UnsoundError` if the model cannot take these observations."""
+        """Raise `UnsoundError` unless the model can take these observations."""
+
+    def network(self, obs: ObsColumns, heads: Heads) -> Module:
+        """Make a module from observations (B, …) to a dict of heads (B, …)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define network")
+
+    def build(self, obs: ObsColumns, heads: Heads, seed: int, copies: int = 1) -> Module:
+        """Make the module, with initial weights drawn from `seed` alone; with `copies`, several as one."""
+        with _BUILD_LOCK, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            if copies == 1:
+                return self.network(obs, heads)
+            from flowrl.nodes.models.torch_modules import Copies
+
+            return Copies([self.network(obs, heads) for _ in range(copies)])
+
+    def inference_model(
+        self,
+        obs: ObsColumns,
+        heads: Heads,
+        wanted: Collection[str],
+        rng: np.random.Generator | None = None,
+    ) -> InferenceModel:
+        """Make the function that acts with the wanted heads; it needs weights before it acts.
+
+        Noisy layers draw their noise from `rng`; without it they act without noise.
+        """
+        module = self.build(obs, {name: heads[name] for name in wanted}, seed=0)
+        return TorchInference(module, heads, wanted, rng)
 
     def memory_columns(self) -> Schema:
-        """The memory columns of a recurrent model, which must be built and called like `gru`."""
+        """The memory of a recurrent model, for one env."""
         return {}
 
-    def imported_modules(self, learn: bool) -> tuple[str, ...]:
-        """The modules that learning imports; if `learn` is false, those that acting imports."""
-        return ("torch",)
+    def acts_in_torch(self, obs: ObsColumns, heads: Heads) -> bool:
+        """Whether the function that acts needs torch."""
+        return True
 
-    def is_acting_parameter(self, wanted: Collection[str], name: str) -> bool:
+    def is_acting_parameter(self, wanted: Sequence[str], name: str) -> bool:
         """Whether the parameter `name` is needed to act with the wanted heads."""
         return True
 
@@ -171,22 +115,133 @@ class Model(Part):
 class TorchInference:
     """Acts with the torch module that learns."""
 
-    def __init__(self, module: Module, wanted: Collection[str]) -> None:
-        self.module, self.wanted = module.eval(), tuple(wanted)
+    def __init__(
+        self,
+        module: Module,
+        heads: Heads,
+        wanted: Collection[str],
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self.module, self.wanted, self.rng = module.eval(), tuple(wanted), rng
+        self.arguments: dict[str, Any] = {}
+        if any(isinstance(heads[name], ImplicitHead) for name in wanted):
+            self.arguments["tau"] = tensor(acting_fractions()).unsqueeze(0)
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         load_parameters(self.module, arrays)
 
-    def __call__(self, obs: Array) -> dict[str, Array]:
+    def __call__(self, obs: Array, memory: Array | None = None) -> dict[str, Array]:
+        names, arguments = self.wanted, self.arguments
+        if memory is not None:
+            begins = torch.zeros((len(memory), 1), dtype=torch.bool)
+            arguments = {**arguments, "memory": tensor(memory), "begins": begins}
+            names = (*names, MEMORY)
+        if self.rng is not None:
+            self._draw_noise(self.rng)
         with torch.inference_mode():
-            heads = self.module(_tensors(obs))
-        return {name: heads[name].numpy() for name in self.wanted}
+            heads = self.module(_tensors(obs), **arguments)
+        return {name: heads[name].numpy() for name in names}
+
+    def _draw_noise(self, rng: np.random.Generator) -> None:
+        from flowrl.nodes.models.torch_layers import draw_noise, has_noise
+
+        if has_noise(self.module):
+            draw_noise(self.module, torch.Generator().manual_seed(int(rng.integers(2**62))))
 
 
 def _tensors(obs: Array) -> Any:
     if obs.dtype.names is None:
         return tensor(obs)
     return {leaf: tensor(np.ascontiguousarray(obs[leaf])) for leaf in obs.dtype.names}
+
+
+class LayeredModel(Model):
+    """A model of an encoder, a trunk of layers, and heads. A subclass names the layers."""
+
+    class Config(BaseConfig):
+        activation: Activation = param("relu", "activation function after each hidden layer")
+        init: Initialisation = param(
+            "uniform",
+            "initial weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases",
+        )
+        noisy: bool = param(
+            False, "dense layers and heads have learned noise in their weights, which explores"
+        )
+        scale_bytes: bool = param(True, "uint8 observations are divided by 255")
+        normalise_obs: bool = param(
+            False, "normalise real-valued observations by the moments of the learner's data"
+        )
+
+    def trunk(self) -> Sequence[Layer]:
+        """The layers between the features of the observations and the heads."""
+        raise NotImplementedError(f"{type(self).__name__} does not define trunk")
+
+    def image_layers(self, obs: ObsColumns) -> Sequence[Layer]:
+        """The layers that each image goes through; empty: images are flattened like other observations."""
+        return ()
+
+    @property
+    def shares_trunk(self) -> bool:
+        """Whether all heads share one trunk; if not, each has its own."""
+        return bool(getattr(self.config, "shared", True))
+
+    def network(self, obs: ObsColumns, heads: Heads) -> Module:
+        from flowrl.nodes.models.torch_modules import LayeredModule
+
+        c = self.config
+        return LayeredModule(
+            self._encoder(obs), self.trunk(), heads, self.shares_trunk, c.noisy, c.init
+        )
+
+    def _encoder(self, obs: ObsColumns) -> Any:
+        from flowrl.nodes.models.features import feature_leaves
+        from flowrl.nodes.models.torch_modules import TorchFeatures, TorchImages
+
+        self.check_obs(obs)
+        c, layers = self.config, self.image_layers(obs)
+        if layers:
+            layout = getattr(c, "layout", "auto")
+            return TorchImages(obs, layers, layout, c.init, c.scale_bytes, c.normalise_obs)
+        return TorchFeatures(feature_leaves(obs), c.scale_bytes, c.normalise_obs)
+
+    def inference_model(
+        self,
+        obs: ObsColumns,
+        heads: Heads,
+        wanted: Collection[str],
+        rng: np.random.Generator | None = None,
+    ) -> InferenceModel:
+        if self.acts_in_torch(obs, heads):
+            return super().inference_model(obs, heads, wanted, rng)
+        c = self.config
+        return NumpyModel(
+            obs,
+            self.trunk(),
+            {name: heads[name] for name in wanted},
+            shared=self.shares_trunk,
+            noisy=c.noisy,
+            scale_bytes=c.scale_bytes,
+            normalise=c.normalise_obs,
+            rng=rng,
+        )
+
+    def memory_columns(self) -> Schema:
+        size = sum(layer.memory_size for layer in self.trunk())
+        return {MEMORY: Column("float32", (size,))} if size else {}
+
+    def acts_in_torch(self, obs: ObsColumns, heads: Heads) -> bool:
+        """True where a layer has no step in numpy."""
+        if self.image_layers(obs):
+            return True
+        shape: tuple[int, ...] = (1,)
+        for layer in self.trunk():
+            if layer.numpy_layer(shape) is None:
+                return True
+            shape = layer.output_shape(shape)
+        return False
+
+    def is_acting_parameter(self, wanted: Sequence[str], name: str) -> bool:
+        return is_acting_parameter(wanted, name)
 
 
 class ModuleModel(Model):
@@ -222,13 +277,8 @@ class ModuleModel(Model):
             raise UnsoundError(refused.what, STANDARD_LIBRARY_HINT, "policy.model") from refused
 
 
-def resolve_model(model: PartSpec | Model | None, default: Model) -> Model:
-    """Make the model from a graph's spec; return a model made by hand as it is."""
-    if model is None:
-        return default
-    if isinstance(model, PartSpec):
-        made: Model = model.make()
-        return made
+def checked_model(model: Any) -> Model:
+    """A model; anything else that was given by hand is an error."""
     if not isinstance(model, Model):
         raise TypeError(
             f"model is {shortened_repr(model)}; expected a model, such as Mlp(hidden=[64, 64]), "

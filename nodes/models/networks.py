@@ -1,4 +1,4 @@
-"""Networks whose parameters are views of one flat vector, and Adam on this vector.
+"""Networks whose parameters are views of one flat vector.
 
 With ten small tensors, each operation would be dispatched ten times. With one vector, the optimiser,
 clipping, the update of a target and the copy of the weights take a few operations each.
@@ -7,17 +7,22 @@ clipping, the update of a target and the copy of the weights take a few operatio
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from flowrl.core.batch import Array
-from flowrl.nodes.lazy import tensor
-from flowrl.nodes.models.model import check_names, load_parameters
-from flowrl.nodes.models.torch_modules import Obs
+from flowrl.core.batch import Array, Column
+from flowrl.nodes.models.action_mask import mask_leaf, mask_tensor
+from flowrl.nodes.models.input_columns import Inputs, input_columns, leaf_name
+from flowrl.nodes.models.numpy_model import MEMORY
+from flowrl.nodes.models.optimisers import Adam, Optimiser
+from flowrl.nodes.models.saved_weights import check_names, load_parameters, saved_tensors
+from flowrl.nodes.models.torch_layers import draw_noise, has_noise
+from flowrl.nodes.observations import leaf_columns
+
+Values = Tensor | Mapping[str, Tensor]  # a plain input, or the leaves of a nested one
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
@@ -34,62 +39,102 @@ def _views(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     return [piece.view_as(p) for piece, p in zip(pieces, like, strict=True)]
 
 
-class Adam:
-    """Adam (Kingma & Ba 2015, algorithm 1) on one vector."""
-
-    def __init__(self, params: Tensor, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8):
-        self.params, self.beta1, self.beta2, self.eps = params, beta1, beta2, eps
-        self.m, self.v, self.steps = torch.zeros_like(params), torch.zeros_like(params), 0
-
-    def step(self, grads: Tensor, lr: float) -> None:
-        """params -= lr * m_hat / (sqrt(v_hat) + eps)."""
-        self.steps += 1
-        self.m.lerp_(grads, 1 - self.beta1)
-        self.v.mul_(self.beta2).addcmul_(grads, grads, value=1 - self.beta2)
-        # m_hat = m / (1 - beta1^t) and v_hat = v / (1 - beta2^t), with the divisions moved into scalars
-        root = math.sqrt(1 - self.beta2**self.steps)
-        scale = lr * root / (1 - self.beta1**self.steps)
-        self.params.addcdiv_(self.m, self.v.sqrt().add_(self.eps * root), value=-scale)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"m": self.m.numpy().copy(), "v": self.v.numpy().copy(), "steps": self.steps}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        check_names("Adam", state, {"m", "v", "steps"})
-        self.m.copy_(tensor(state["m"]))
-        self.v.copy_(tensor(state["v"]))
-        self.steps = int(state["steps"])
-
-
 class Network:
-    """A module whose parameters are one vector."""
+    """A module whose parameters are one vector, and which takes inputs with any leading dimensions."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(
+        self, module: nn.Module, inputs: Inputs, masked: str = "", recurrent: bool = False
+    ) -> None:
+        """With `masked`, this head has the score `FORBIDDEN` where the observed action mask forbids an action."""
         self.module, self.params = module, flatten_parameters(module)
+        self.inputs, self.recurrent = inputs, recurrent
+        self._leaf, self._row_dims = _first_leaf(inputs)
+        self._mask = mask_leaf(inputs.get("obs")) if masked else None
+        self._masked = masked
+        names = dict(module.named_parameters())
+        self._buffers = {n: t for n, t in saved_tensors(module).items() if n not in names}
+        self._has_noise = has_noise(module)
 
-    def __call__(self, obs: Obs) -> dict[str, Tensor]:
-        return self.module(obs)
+    def __call__(
+        self, obs: Values | None = None, /, *, tau: Tensor | None = None, **named: Values
+    ) -> dict[str, Tensor]:
+        """Map inputs (…, row) to heads (…, n); several inputs are given by name."""
+        values = obs if obs is not None else _joined_values(named)
+        lead = self._leading(values)
+        if len(lead) == 1:
+            heads = self.module(values) if tau is None else self.module(values, tau=tau)
+        else:
+            values = map_values(values, lambda x: x.flatten(0, len(lead) - 1))
+            flat_tau = {} if tau is None else {"tau": tau.flatten(0, len(lead) - 1)}
+            heads = self.module(values, **flat_tau)
+        heads = self._masked_heads(heads, values)
+        if len(lead) == 1:
+            return heads
+        return {name: head.unflatten(0, lead) for name, head in heads.items()}
 
-    def observe(self, obs: Obs) -> None:
-        """Let the module update its statistics of observations, if it keeps any."""
-        if (update := getattr(self.module, "observe", None)) is not None:
-            update(obs)
+    def unroll(
+        self, obs: Values, memory: Tensor | None, begins: Tensor, burn_in: int = 0
+    ) -> dict[str, Tensor]:
+        """Run through unrolls (N, T, …) from the memory before them; return the heads after the burn-in.
+
+        `begins` (N, T) marks the first steps of episodes. Networks without memory map each step alone, so an algorithm
+        that learns from unrolls is the same for both.
+        """
+        if not self.recurrent:
+            return self(map_values(obs, lambda x: x[:, burn_in:]))
+        if memory is None:
+            raise TypeError("a recurrent network needs the memory before its unrolls")
+        if burn_in:
+            with torch.no_grad():
+                first = map_values(obs, lambda x: x[:, :burn_in])
+                memory = self._unroll(first, memory, begins[:, :burn_in])[MEMORY][:, -1]
+            obs, begins = map_values(obs, lambda x: x[:, burn_in:]), begins[:, burn_in:]
+        return self._unroll(obs, memory, begins)
+
+    def _unroll(self, obs: Values, memory: Tensor, begins: Tensor) -> dict[str, Tensor]:
+        flat = map_values(obs, lambda x: x.flatten(0, 1))
+        heads = self._masked_heads(self.module(flat, memory, begins), flat)
+        return {name: head.unflatten(0, begins.shape) for name, head in heads.items()}
+
+    def _leading(self, values: Values) -> torch.Size:
+        x = values if isinstance(values, Tensor) else values[self._leaf]
+        return x.shape[: x.dim() - self._row_dims]
+
+    def _masked_heads(self, heads: dict[str, Tensor], values: Values) -> dict[str, Tensor]:
+        if self._mask is None or isinstance(values, Tensor):
+            return heads
+        return {**heads, self._masked: mask_tensor(heads[self._masked], values[self._mask])}
+
+    def draw_noise(self, generator: torch.Generator) -> None:
+        """Draw new noise for noisy layers, if there are any."""
+        if self._has_noise:
+            draw_noise(self.module, generator)
+
+    def observe(self, obs: Values | None = None, /, **named: Values) -> None:
+        """Let the module update its statistics of inputs (…, row), if it keeps any."""
+        if (update := getattr(self.module, "observe", None)) is None:
+            return
+        values = obs if obs is not None else _joined_values(named)
+        dims = len(self._leading(values))
+        update(map_values(values, lambda x: x.flatten(0, dims - 1)) if dims > 1 else values)
 
     def frozen_copy(self) -> Network:
         """A copy that is not trained, such as a target network."""
-        return Network(copy.deepcopy(self.module).requires_grad_(False))
+        module = copy.deepcopy(self.module).requires_grad_(False)
+        return Network(module, self.inputs, self._masked, self.recurrent)
 
     def move_towards(self, other: Network, tau: float = 1.0) -> None:
         """Move the parameters towards those of `other` by the fraction tau (Polyak averaging); copy buffers."""
         self.params.lerp_(other.params, tau)
-        for own, source in zip(self.module.buffers(), other.module.buffers(), strict=True):
-            own.copy_(source)
+        for name, own in self._buffers.items():
+            own.copy_(other._buffers[name])
 
     def weights(self, needed: Callable[[str], bool] = lambda name: True) -> dict[str, Array]:
         """A copy of the needed parameters and buffers, by name."""
         names, parameters = zip(*self.module.named_parameters(), strict=True)
-        views = dict(zip(names, _views(self.params.clone(), parameters), strict=True))
-        views.update((name, buffer.clone()) for name, buffer in self.module.named_buffers())
+        vector = self.params.detach().clone().cpu()
+        views = dict(zip(names, _views(vector, parameters), strict=True))
+        views.update((name, buffer.cpu().clone()) for name, buffer in self._buffers.items())
         return {name: view.numpy() for name, view in views.items() if needed(name)}
 
     def state_dict(self) -> dict[str, Any]:
@@ -102,29 +147,87 @@ class Network:
 class TrainableNetwork(Network):
     """A network with an optimiser; its gradients are views of one vector as well."""
 
-    def __init__(self, module: nn.Module, *, max_grad_norm: float | None = None, eps: float = 1e-8):
-        super().__init__(module)
+    def __init__(
+        self,
+        module: nn.Module,
+        inputs: Inputs,
+        masked: str = "",
+        recurrent: bool = False,
+        *,
+        optimiser: Optimiser | None = None,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        super().__init__(module, inputs, masked, recurrent)
         self.max_grad_norm = max_grad_norm
         self.grads = torch.zeros_like(self.params)
-        parameters = list(module.parameters())
-        for parameter, view in zip(parameters, _views(self.grads, parameters), strict=True):
+        self.parameters = list(module.parameters())
+        for parameter, view in zip(self.parameters, _views(self.grads, self.parameters), strict=True):
             parameter.grad = view
-        self.adam = Adam(self.params, eps=eps)
+        self.optimiser = (optimiser or Adam()).attach(self.params)
 
-    def descend(self, loss: Tensor, lr: float) -> Tensor:
-        """Do one optimiser step; return the norm of the gradient before clipping."""
-        self.grads.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
+    def descend(self, loss: Tensor, lr: float, also: Sequence[TrainableNetwork] = ()) -> Tensor:
+        """Do one optimiser step down the gradient of a loss; return the gradient's norm before clipping.
+
+        Only the parameters of this network get gradients, and those of the networks in `also`, which do a step of
+        their own.
+        """
+        networks = (self, *also)
+        for network in networks:
+            network.grads.zero_()
+        loss.backward(inputs=[p for network in networks for p in network.parameters])  # type: ignore[no-untyped-call]
+        norms = [network.step(lr) for network in networks]
+        return norms[0]
+
+    def step(self, lr: float) -> Tensor:
+        """Do one optimiser step with the gradients that are there; return their norm before clipping."""
         norm = torch.linalg.vector_norm(self.grads)
         if self.max_grad_norm is not None:
             self.grads.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-        self.adam.step(self.grads, lr)
+        self.optimiser.step(self.grads, lr)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        return {"weights": self.weights(), "adam": self.adam.state_dict()}
+        return {"weights": self.weights(), "optimiser": self.optimiser.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        check_names("a trained network", state, {"weights", "adam"})
+        check_names("a trained network", state, {"weights", "optimiser"})
         load_parameters(self.module, state["weights"])
-        self.adam.load_state_dict(state["adam"])
+        self.optimiser.load_state_dict(state["optimiser"])
+
+
+class LearnedNumber(TrainableNetwork):
+    """A number that is learned by gradients, such as a temperature."""
+
+    def __init__(self, value: float, optimiser: Optimiser | None = None) -> None:
+        module = nn.Module()
+        module.register_parameter("value", nn.Parameter(torch.tensor([float(value)])))
+        super().__init__(module, {"obs": Column("float32")}, optimiser=optimiser)
+
+    @property
+    def value(self) -> Tensor:
+        """The number, as a tensor () with a gradient."""
+        parameter: Tensor = self.module.value  # type: ignore[assignment]
+        return parameter[0]
+
+
+def map_values(values: Values, function: Callable[[Tensor], Tensor]) -> Values:
+    """Apply a function to a plain input, or to each leaf of a nested one."""
+    if isinstance(values, Mapping):
+        return {leaf: function(x) for leaf, x in values.items()}
+    return function(values)
+
+
+def _joined_values(named: Mapping[str, Values]) -> Values:
+    joined: dict[str, Tensor] = {}
+    for name, values in named.items():
+        if isinstance(values, Mapping):
+            joined.update((leaf_name(name, leaf), x) for leaf, x in values.items())
+        else:
+            joined[name] = values
+    return joined
+
+
+def _first_leaf(inputs: Inputs) -> tuple[str, int]:
+    """The first leaf as the module sees it, and the number of dimensions of a row of it."""
+    leaf, column = next(iter(leaf_columns(input_columns(inputs)).items()))
+    return leaf, len(column.shape)

@@ -1,10 +1,9 @@
-"""The torch modules of the built-in models, which learn; of these only the `cnn` also acts in torch."""
+"""The torch modules of models: encoders of observations, and the network of an encoder, a trunk and heads."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,36 +11,30 @@ from torch.nn import functional as F
 
 from flowrl.core.batch import Column
 from flowrl.nodes.lazy import tensor
-from flowrl.nodes.models.cnn import Cnn, channels_last, images
 from flowrl.nodes.models.features import (
     BYTE_SCALE,
     FEATURE_LIMIT,
     MOMENTS,
+    Layout,
+    channels_last,
     feature_leaves,
     feature_width,
+    image_shapes,
     is_discrete,
     measured_features,
 )
-from flowrl.nodes.models.gru import ENCODING, MEMORY
-from flowrl.nodes.models.mlp import Mlp, trunk_of
-from flowrl.nodes.models.model import DuelingHead, FreeHead, Head, Heads
+from flowrl.nodes.models.heads import FreeHead, Heads
+from flowrl.nodes.models.layers import Initialisation, Layer, Shape
+from flowrl.nodes.models.torch_layers import TorchHead
 from flowrl.nodes.moments import MIN_VARIANCE, Moments
 from flowrl.nodes.observations import ObsColumns
 
-ROOT_2 = math.sqrt(2)  # the gain that keeps the variance through relu (He et al. 2015)
-ACTIVATIONS = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "elu": F.elu,
-    "silu": F.silu,
-    "sigmoid": torch.sigmoid,
-}
+MEMORY = "memory"  # the name of the memory among the heads of a recurrent network
 
 Obs = Tensor | Mapping[str, Tensor]
-Affine = tuple[Tensor, Tensor]  # weight and bias
 
 
-# Features of observations
+# Encoders: from observations to features
 
 
 class Encoder(Protocol):
@@ -49,7 +42,7 @@ class Encoder(Protocol):
 
     width: int  # the number of features
 
-    def __call__(self, obs: Obs) -> Tensor:
+    def forward(self, obs: Obs) -> Tensor:
         """Observations (B, …) to features (B, F)."""
 
     def observe(self, obs: Obs) -> None:
@@ -100,11 +93,13 @@ class FeatureNormaliser(nn.Module):
     count: Tensor
     mean: Tensor
     squares: Tensor
+    measured: Tensor
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         super().__init__()
-        self.measured = tensor(measured_features(columns))
-        sizes = {"count": 1, "mean": len(self.measured), "squares": len(self.measured)}
+        measured = tensor(measured_features(columns))
+        self.register_buffer("measured", measured, persistent=False)
+        sizes = {"count": 1, "mean": len(measured), "squares": len(measured)}
         for name in MOMENTS:
             self.register_buffer(name, torch.zeros(sizes[name], dtype=torch.float64))
 
@@ -118,26 +113,36 @@ class FeatureNormaliser(nn.Module):
     def update(self, features: Tensor) -> None:
         """Update the moments with features (B, F)."""
         moments = Moments()
-        moments.load_state_dict({name: getattr(self, name).numpy() for name in MOMENTS})
-        moments.update(features.numpy())
+        moments.load_state_dict({name: getattr(self, name).cpu().numpy() for name in MOMENTS})
+        moments.update(features.cpu().numpy())
         for name, value in moments.state_dict().items():
             getattr(self, name).copy_(torch.as_tensor(value))
 
 
 class TorchImages(nn.Module):
-    """An encoder with convolutions for images; the features of other leaves are appended."""
+    """An encoder with layers for images, such as convolutions; the features of other leaves are appended."""
 
-    def __init__(self, config: Cnn.Config, obs: ObsColumns) -> None:
+    def __init__(
+        self,
+        obs: ObsColumns,
+        layers: Sequence[Layer],
+        layout: Layout,
+        init: Initialisation,
+        scale_bytes: bool,
+        normalise: bool,
+    ) -> None:
         super().__init__()
-        self.config, self.images = config, images(obs, config.layout)
+        self.images, self.layout = image_shapes(obs, layout), layout
+        self.scale_bytes = scale_bytes
         columns = feature_leaves(obs)
         rest = {name: column for name, column in columns.items() if name not in self.images}
-        self.rest = TorchFeatures(rest, config.scale_bytes, config.normalise_obs) if rest else None
-        self.convolutions = nn.ModuleList(self._layers(c) for c, _, _ in self.images.values())
+        self.rest = TorchFeatures(rest, scale_bytes, normalise) if rest else None
         self.width = self.rest.width if self.rest is not None else 0
-        with torch.no_grad():
-            for layers, (c, h, w) in zip(self.convolutions, self.images.values(), strict=True):
-                self.width += layers(torch.zeros(1, c, h, w)).numel()
+        self.convolutions = nn.ModuleList()
+        for shape in self.images.values():
+            stack, shape = make_layers(layers, shape, init)
+            self.convolutions.append(nn.Sequential(*stack))
+            self.width += torch.Size(shape).numel()
 
     def forward(self, obs: Obs) -> Tensor:
         pairs = zip(self.convolutions, self.images, strict=True)
@@ -155,142 +160,112 @@ class TorchImages(nn.Module):
 
     def _channels_first(self, image: Tensor) -> Tensor:
         """Convert images (B, …) to float (B, C, H, W), with stacked frames and colours as channels."""
-        if image.dim() >= 4 and channels_last(tuple(image.shape[-3:]), self.config.layout):
+        if image.dim() >= 4 and channels_last(tuple(image.shape[-3:]), self.layout):
             image = image.movedim(-1, -3)
         planes = image.reshape(len(image), -1, *image.shape[-2:])
-        if self.config.scale_bytes and planes.dtype == torch.uint8:
+        if self.scale_bytes and planes.dtype == torch.uint8:
             return planes * float(BYTE_SCALE)
         return planes.float()
 
-    def _layers(self, channels: int) -> nn.Sequential:
-        c, layers = self.config, nn.Sequential()
-        for n, kernel, stride in zip(c.channels, c.kernels, c.strides, strict=True):
-            layer = nn.Conv2d(channels, n, kernel, stride)
-            if c.init == "orthogonal":
-                nn.init.orthogonal_(layer.weight, ROOT_2)
-                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-            layers.append(layer).append(ActivationLayer(c.activation))
-            channels = n
-        return layers
 
-
-class ActivationLayer(nn.Module):
-    """Applies the activation function of this name."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ACTIVATIONS[self.name](x)
+def make_layers(
+    layers: Sequence[Layer], inputs: Shape, init: Initialisation
+) -> tuple[list[nn.Module], Shape]:
+    """Make the modules of layers; return them, and the shape of a row of their outputs."""
+    modules = []
+    for layer in layers:
+        modules.append(layer.module(inputs, init))
+        inputs = layer.output_shape(inputs)
+    return modules, inputs
 
 
 # Networks
 
 
-class TorchMlp(nn.Module):
-    """Dense layers on an encoder's features.
+class LayeredModule(nn.Module):
+    """An encoder, a trunk of layers, and heads.
 
     Parameters are named `trunk.0.weight`, `q.out.bias` and so on, or `q.0.weight` if head q has its own trunk.
     """
 
-    def __init__(self, config: Mlp.Config, features: Encoder, heads: Heads) -> None:
+    def __init__(
+        self,
+        features: Any,
+        layers: Sequence[Layer],
+        heads: Heads,
+        shared: bool,
+        noisy: bool,
+        init: Initialisation,
+    ) -> None:
         super().__init__()
         self.features = features
-        self.orthogonal = config.init == "orthogonal"
-        self.activate = ACTIVATIONS[config.activation]
-        self.widths = [features.width, *config.hidden]
-        self.trunks: dict[str, list[Affine]] = {}
-        self.last: dict[str, tuple[str, list[Affine]]] = {}  # each head's trunk and last layers
-        self.free: dict[str, nn.Parameter] = {}
+        self.memory_sizes = [layer.memory_size for layer in layers]
+        self.heads: dict[str, TorchHead] = {}
+        self.layers: list[nn.Module] = []  # of the trunk that all heads share
+        width: Shape = (features.width,)
+        if shared:
+            self.layers, width = make_layers(layers, width, init)
+            self.trunk = nn.ModuleList(self.layers)
         for name, head in heads.items():
-            self._add_head(name, head, trunk_of(name, config))
+            below: list[nn.Module] = []
+            outputs = width
+            if not shared and not isinstance(head, FreeHead):
+                below, outputs = make_layers(layers, width, init)
+            made = TorchHead(head, outputs[0], noisy, init, below)
+            self.add_module(name, made)
+            self.heads[name] = made
 
-    def forward(self, obs: Obs) -> dict[str, Tensor]:
-        """Observations (B, …) to heads (B, n)."""
-        x = self.features(obs)
-        outputs = {trunk: self._dense(x, layers) for trunk, layers in self.trunks.items()}
-        heads = {
-            n: _head_output(outputs[trunk], layers) for n, (trunk, layers) in self.last.items()
-        }
-        for name, free in self.free.items():
-            heads[name] = free.expand(len(x), -1)
-        return heads
+    def forward(
+        self,
+        obs: Obs,
+        memory: Tensor | None = None,
+        begins: Tensor | None = None,
+        tau: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Map observations (B, …) to heads (B, …).
+
+        A recurrent network runs through N unrolls of T steps, with B = N T: `memory` is that before the first step
+        (N, M), and `begins` (N, T) marks the first steps of episodes, before which the memory is cleared. Under
+        `memory` it returns the memory after each step (B, M). `tau` are the fractions of an implicit head.
+        """
+        x, after = self._run_trunk(self.features.forward(obs), memory, begins)
+        return {**{name: head.forward(x, tau) for name, head in self.heads.items()}, **after}
+
+    def _run_trunk(
+        self, x: Tensor, memory: Tensor | None, begins: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        after, first = [], 0
+        for layer, size in zip(self.layers, self.memory_sizes if self.layers else (), strict=True):
+            if not size:
+                x = layer.forward(x)
+                continue
+            if memory is None or begins is None:
+                raise TypeError("a recurrent network needs its memory and the begins of episodes")
+            unrolls = x.unflatten(0, begins.shape)
+            outputs, memory_t = layer.forward(unrolls, memory[:, first : first + size], begins)
+            x, first = outputs.flatten(0, 1), first + size
+            after.append(memory_t.flatten(0, 1))
+        if not after:
+            return x, {}
+        return x, {MEMORY: after[0] if len(after) == 1 else torch.cat(after, 1)}
 
     def observe(self, obs: Obs) -> None:
         self.features.observe(obs)
 
-    def _dense(self, x: Tensor, layers: list[Affine]) -> Tensor:
-        for weight, bias in layers:
-            x = self.activate(F.linear(x, weight, bias))
-        return x
 
-    def _add_head(self, name: str, head: Head, trunk: str) -> None:
-        if isinstance(head, FreeHead):
-            self.free[name] = nn.Parameter(torch.full((head.n,), head.value))
-            self._submodule(name).register_parameter("free", self.free[name])
-            return
-        if trunk not in self.trunks:
-            pairs = enumerate(zip(self.widths, self.widths[1:], strict=False))
-            self.trunks[trunk] = [self._affine(f"{trunk}.{i}", *pair, ROOT_2) for i, pair in pairs]
-        if isinstance(head, DuelingHead):
-            parts = {"value": (1, 1.0), "advantage": (head.n, 1.0)}
-        else:
-            parts = {"out": (head.n, head.scale)}
-        layers = [self._affine(f"{name}.{k}", self.widths[-1], *v) for k, v in parts.items()]
-        self.last[name] = trunk, layers
+class Copies(nn.Module):
+    """Several networks of the same form but with other weights. Their heads are joined along an axis after the rows."""
 
-    def _affine(self, path: str, inputs: int, outputs: int, gain: float) -> Affine:
-        layer = nn.Linear(inputs, outputs)
-        if self.orthogonal:
-            nn.init.orthogonal_(layer.weight, gain)
-            nn.init.zeros_(layer.bias)
-        owner, name = path.split(".")
-        self._submodule(owner).add_module(name, layer)
-        return layer.weight, layer.bias
-
-    def _submodule(self, name: str) -> nn.Module:
-        if name not in self._modules:
-            self.add_module(name, nn.Module())
-        return self.get_submodule(name)
-
-
-def _head_output(x: Tensor, layers: list[Affine]) -> Tensor:
-    """The head's output; two layers are the value and the advantage of a dueling head."""
-    if len(layers) == 1:
-        return F.linear(x, *layers[0])
-    value, advantage = (F.linear(x, *layer) for layer in layers)
-    return value + advantage - advantage.mean(1, keepdim=True)
-
-
-class TorchGru(nn.Module):
-    """A gated recurrent unit between an encoder and heads.
-
-    Parameters are named `encoder.…`, `cell.…` and `heads.…`.
-    """
-
-    def __init__(self, encoder: nn.Module, heads: nn.Module, size: int, activation: str) -> None:
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.encoder, self.heads = encoder, heads
-        self.cell = nn.GRUCell(size, size)
-        self.activate = ACTIVATIONS[activation]
+        self.copies = nn.ModuleList(modules)
 
-    def forward(self, obs: Obs, memory: Tensor, begins: Tensor) -> dict[str, Tensor]:
-        """Run through N unrolls of T steps.
-
-        `obs` is (N T, …), `memory` before the first step (N, H), and `begins` (N, T) marks the first
-        steps of episodes, before which the memory is cleared. Returns heads (N T, n), and under
-        `memory` the memory after each step (N T, H).
-        """
-        n, steps = begins.shape
-        x_t = self.activate(self.encoder(obs)[ENCODING]).view(n, steps, -1)
-        keep_t = (~begins).unsqueeze(2).to(x_t.dtype)
-        memories = []
-        for t in range(steps):
-            memory = self.cell(x_t[:, t], memory * keep_t[:, t])
-            memories.append(memory)
-        memory_t = torch.stack(memories, 1).flatten(0, 1)
-        return {**self.heads(memory_t), MEMORY: memory_t}
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """The heads (B, copies, …)."""
+        outputs = [copy.forward(*args, **kwargs) for copy in self.copies]
+        return {name: torch.stack([out[name] for out in outputs], 1) for name in outputs[0]}
 
     def observe(self, obs: Obs) -> None:
-        self.encoder.observe(obs)  # type: ignore[operator]
+        for copy in self.copies:
+            if (observe := getattr(copy, "observe", None)) is not None:
+                observe(obs)

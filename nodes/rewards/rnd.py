@@ -12,14 +12,15 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
+from flowrl.nodes.configured_parts import configured_part
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.features import is_discrete
-from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import Heads, LinearHead, Model, check_names, resolve_model
+from flowrl.nodes.models.heads import Heads, LinearHead
+from flowrl.nodes.models.model import Model, checked_model
+from flowrl.nodes.models.saved_weights import check_names
 from flowrl.nodes.moments import Moments
 from flowrl.nodes.observations import NestedColumns, obs_columns_in
 
-DEFAULT_MODEL = {"hidden": [64, 64]}
 FEATURES = "features"
 
 
@@ -36,7 +37,7 @@ class Rnd(Node):
         model: Any = part(
             "model",
             "the model of the predictor, and of the random network that it predicts",
-            default={"type": "mlp", **DEFAULT_MODEL},
+            default={"type": "auto", "hidden": [64, 64]},
         )
         features: int = param(64, "outputs of the random network", ge=1)
         lr: float = param(1e-3, "learning rate of the predictor's Adam", gt=0)
@@ -76,7 +77,7 @@ class Rnd(Node):
 
     def _build(self, obs: Column) -> NoveltyEstimator:
         c = self.config
-        model = resolve_model(c.model, Mlp(**DEFAULT_MODEL))
+        model = checked_model(configured_part(c, "model")).for_obs(obs)
         params = {"features": c.features, "lr": c.lr, "obs_limit": c.obs_limit}
         self._obs, self._novelty = obs, NoveltyEstimator(model, obs, self.ctx.seed_for, **params)
         return self._novelty
@@ -122,8 +123,9 @@ class NoveltyEstimator:
         from flowrl.nodes.models.networks import Network, TrainableNetwork
 
         heads: Heads = {FEATURES: LinearHead(features)}
-        self.target = Network(model.build(obs, heads, seed_for("target")))
-        self.predictor = TrainableNetwork(model.build(obs, heads, seed_for("predictor")))
+        inputs = {"obs": obs}
+        self.target = Network(model.build(obs, heads, seed_for("target")), inputs)
+        self.predictor = TrainableNetwork(model.build(obs, heads, seed_for("predictor")), inputs)
         self.rng = np.random.Generator(np.random.PCG64(seed_for("minibatches")))
         self.lr, self.obs_limit = lr, obs_limit
         self.obs_moments = None if is_discrete(obs) else Moments(obs.shape)

@@ -1,0 +1,212 @@
+"""How policies act: a network's heads go through a chain of small steps in numpy, which give the action.
+
+A chain is a list of steps. An algorithm has one for collecting, which explores, and one for evaluating.
+A step changes the columns of a dictionary: at first the network's heads (B, …), at the end the action and
+what else the rows need. A graph may append steps to the chain of collecting (`policy: {explore: […]}`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.state import State
+from flowrl.nodes.distributions import Distribution, action_bounds
+from flowrl.nodes.models import sampling
+from flowrl.nodes.models.action_mask import mask_scores
+from flowrl.nodes.models.features import ACTION_MASK
+from flowrl.nodes.models.model import InferenceModel
+from flowrl.nodes.models.numpy_model import MEMORY
+
+Columns = dict[str, Array]
+
+
+class ActingStep(Protocol):
+    """A step of a chain."""
+
+    def __call__(self, columns: Columns, obs: Array, acting: ActMode) -> None:
+        """Change the columns of the observations (B, …)."""
+
+
+class ActMode:
+    """Acts with a network and a chain of steps.
+
+    Its memory is that of a recurrent network, and what steps remember of each env. The caller keeps it: zeros where an
+    episode begins.
+    """
+
+    def __init__(
+        self,
+        model: InferenceModel,
+        steps: Sequence[ActingStep],
+        outputs: Schema,
+        *,
+        memory: Schema,
+        rng: np.random.Generator,
+        action_space: Column,
+        to_env: Callable[[Array], Array] | None = None,
+    ) -> None:
+        """`outputs` are the columns that it gives, `memory` is that of the model; `to_env` converts actions."""
+        self.model, self.steps, self.rng = model, tuple(steps), rng
+        self.action_space, self._to_env = action_space, to_env
+        self._is_recurrent = MEMORY in memory
+        remembered = (getattr(step, "memory_columns", lambda action: {}) for step in steps)
+        self.memory = {**memory, **{n: c for of in remembered for n, c in of(action_space).items()}}
+        self.settings: Mapping[str, float] = {}  # the command that came with the weights
+        columns = {**self.memory, **outputs}
+        self._outputs = [(name, (-1, *c.shape), np.dtype(c.dtype)) for name, c in columns.items()]
+
+    def load(self, state: State) -> None:
+        """Act with these weights, and the command that came with them, from now on."""
+        self.model.load(state.arrays)
+        self.settings = state.command
+
+    def forward(self, obs: Array, memory: Mapping[str, Array] | None = None) -> Columns:
+        """Map observations (B, …), and the memory if there is any, to the outputs and the memory after the step."""
+        if memory is None:
+            columns = self.model(obs)
+        else:
+            known = self.model(obs, memory[MEMORY]) if self._is_recurrent else self.model(obs)
+            columns = {**memory, **known}
+        for step in self.steps:
+            step(columns, obs, self)
+        if self._to_env is not None:
+            columns["action"] = self._to_env(columns["action"])
+        return {
+            name: columns[name].reshape(shape).astype(dtype, copy=False)
+            for name, shape, dtype in self._outputs
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.rng.bit_generator.state = state["rng"]
+
+
+# Steps that choose one of n actions by scores (B, n)
+
+
+def obey_mask(head: str) -> ActingStep:
+    """Give actions that the observed mask forbids a score that is never chosen."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        columns[head] = mask_scores(columns[head], obs)
+
+    return step
+
+
+def greedy(head: str) -> ActingStep:
+    """Take the action with the highest score."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        columns["action"] = sampling.argmax(columns[head])
+
+    return step
+
+
+def epsilon_greedy(head: str, setting: str = "epsilon") -> ActingStep:
+    """Take a random allowed action with the probability of the setting, otherwise that with the highest score."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        scores, epsilon = columns[head], acting.settings[setting]
+        if obs.dtype.names is not None and ACTION_MASK in obs.dtype.names:
+            allowed = obs[ACTION_MASK] != 0
+            columns["action"] = sampling.masked_epsilon_greedy(
+                scores, allowed, epsilon, acting.rng
+            )
+        else:
+            columns["action"] = sampling.epsilon_greedy(scores, epsilon, acting.rng)
+
+    return step
+
+
+def softmax_draw(head: str, temperature: Callable[[ActMode], float]) -> ActingStep:
+    """Draw from softmax(scores / temperature)."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        logits = columns[head] / np.float32(temperature(acting))
+        columns["action"], columns["logp"] = sampling.sample_categorical(logits, acting.rng)
+
+    return step
+
+
+def expected_values(head: str, atoms: Array) -> ActingStep:
+    """Turn the logits (B, n, atoms) of distributions of returns into their means (B, n)."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        logits = columns[head]
+        p = np.exp(logits - logits.max(-1, keepdims=True))
+        columns[head] = (p @ atoms) / p.sum(-1)
+
+    return step
+
+
+def quantile_means(head: str, axis: int = -1) -> ActingStep:
+    """Turn quantiles of returns, along this axis, into their means (B, n)."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        columns[head] = columns[head].mean(axis)
+
+    return step
+
+
+# Steps that draw from a distribution of actions
+
+
+def draw(distribution: Distribution) -> ActingStep:
+    """Draw actions, and give the logarithm of their likelihood as `logp`."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        columns.update(distribution.sample(columns, acting.rng))
+
+    return step
+
+
+def most_likely(distribution: Distribution) -> ActingStep:
+    """Take the most likely actions."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        columns.update(distribution.mode(columns))
+
+    return step
+
+
+# Steps for real-valued actions in (-1, 1)
+
+
+def tanh_action(head: str) -> ActingStep:
+    """Squash a head into (-1, 1)."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        columns["action"] = np.tanh(columns[head])
+
+    return step
+
+
+def add_noise(setting: str) -> ActingStep:
+    """Add normal noise with the deviation of the setting, and clip the action to [-1, 1]."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        std = np.float32(acting.settings[setting])
+        noise = acting.rng.standard_normal(columns["action"].shape, np.float32)
+        columns["action"] = np.clip(columns["action"] + std * noise, -1, 1)
+
+    return step
+
+
+class Box:
+    """The bounds of real-valued actions, to which (-1, 1) is scaled."""
+
+    def __init__(self, action: Column) -> None:
+        low, high = action_bounds(action)
+        self.middle = ((low + high) / 2).astype(np.float32)
+        self.half = ((high - low) / 2).astype(np.float32)
+
+    def to_env(self, action: Array) -> Array:
+        """Scale actions (B, n) from (-1, 1) to the bounds."""
+        scaled: Array = action * self.half + self.middle
+        return scaled

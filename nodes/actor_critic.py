@@ -1,0 +1,125 @@
+"""The base of on-policy algorithms: a distribution of actions and a value, on rows in the order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from flowrl.core.batch import Column, Schema
+from flowrl.core.config import param, part
+from flowrl.nodes.acting import ActingStep, draw, most_likely
+from flowrl.nodes.algorithm import Algorithm, Net
+from flowrl.nodes.distributions import Distribution, distribution_of
+from flowrl.nodes.lazy import torch
+from flowrl.nodes.models.heads import ScalarHead
+from flowrl.nodes.models.numpy_model import MEMORY
+from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
+from flowrl.nodes.schedules import Scheduled, scheduled
+
+if TYPE_CHECKING:
+    from flowrl.nodes.models.networks import TrainableNetwork
+
+DEFAULT_MODEL = {
+    "type": "auto",
+    "hidden": [64, 64],
+    "activation": "tanh",
+    "init": "orthogonal",
+    "shared": False,
+}
+
+
+class ActorCritic(Algorithm):
+    """An algorithm with one network for the distribution of actions and for the value of observations."""
+
+    reads = (
+        "obs", "next_obs", "reward", "discount", "terminated", "truncated", "last", "logp",
+    )  # fmt: skip
+    unrolls = "recurrent"
+    on_policy: ClassVar[bool] = True
+
+    class Config(Algorithm.Config):
+        model: Any = part(
+            "model", "the network of policy and value", shared="model", default=DEFAULT_MODEL
+        )
+        value_weight: float = param(0.5, "weight of the value's error in the loss", ge=0)
+        entropy_weight: Scheduled = scheduled(
+            0.01, "weight of the policy's entropy in the loss", ge=0
+        )
+        unroll_steps: int | None = param(
+            None, "steps of the unrolls that a recurrent model learns from", ge=1
+        )
+        eval_draws: bool = param(
+            False, "evaluations draw actions like collectors; if false, they take the most likely"
+        )
+
+    distribution: Distribution
+
+    def setup(self) -> None:
+        self.distribution = distribution_of(self.action)
+
+    def networks(self) -> dict[str, Net]:
+        heads = {**self.distribution.heads, "value": ScalarHead()}
+        masked = "logits" if "logits" in heads else ""
+        return {"net": Net(self.model(), {"obs": self.obs}, heads, masked=masked)}
+
+    def acting_heads(self) -> tuple[str, ...]:
+        return tuple(self.distribution.heads)
+
+    def collect_columns(self) -> Schema:
+        return {**self.distribution.columns, "logp": Column("float32")}
+
+    def learn_columns(self) -> Schema:
+        return {**super().learn_columns(), **self.in_rows(self.distribution.columns)}
+
+    def collect_steps(self) -> Sequence[ActingStep]:
+        return [draw(self.distribution)]
+
+    def eval_steps(self) -> Sequence[ActingStep]:
+        return [(draw if self.config.eval_draws else most_likely)(self.distribution)]
+
+
+class ActorCriticLearnMode(NetworkLearnMode):
+    """Computes heads and values on rows that are steps, or unrolls of steps for a recurrent network."""
+
+    net: TrainableNetwork
+    policy: ActorCritic
+
+    def heads(self, b: LearnBatch) -> Mapping[str, Any]:
+        """The network's heads on all steps, shaped as `b.reward`."""
+        if not self.config.unroll_steps:
+            return self.net(b.obs)
+        return self.net.unroll(b.obs, b.memory if MEMORY in b else None, begins_of(b.last))
+
+    def values(self, b: LearnBatch) -> tuple[Any, Any, Any]:
+        """The values of all observations and next observations (N,), and the cuts (N,), in the order of time.
+
+        A row's next observation is that of the row behind it, except at a cut. There, its value is computed, in a
+        recurrent network with the memory after the step.
+        """
+        cut_t = (b.last | b.terminated | b.truncated).flatten()
+        with torch.no_grad():
+            heads = self.heads(b)
+            v_t = heads["value"].flatten()
+            v_tp1 = v_t.roll(-1)
+            v_tp1[cut_t] = self._values_at(b, heads, cut_t)
+        return v_t, v_tp1, cut_t
+
+    def _values_at(self, b: LearnBatch, heads: Mapping[str, Any], cut_t: Any) -> Any:
+        """The values of the next observations at cuts."""
+        from flowrl.nodes.models.networks import map_values
+
+        dims = b.last.dim()
+        next_obs = map_values(b.next_obs, lambda x: x.flatten(0, dims - 1)[cut_t])
+        if MEMORY not in heads:
+            return self.net(next_obs)["value"]
+        memory = heads[MEMORY].flatten(0, 1)[cut_t]
+        begins = torch.zeros((len(memory), 1), dtype=torch.bool)
+        single_steps = map_values(next_obs, lambda x: x.unsqueeze(1))
+        return self.net.unroll(single_steps, memory, begins)["value"].squeeze(1)
+
+
+def begins_of(last: Any) -> Any:
+    """The steps (N, T) at which an episode begins, given those after which one ends, within unrolls."""
+    begins = torch.zeros_like(last)
+    begins[:, 1:] = last[:, :-1]
+    return begins

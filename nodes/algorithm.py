@@ -1,0 +1,292 @@
+"""The form of an algorithm: settings, columns that it reads, networks by name, two chains for acting, one `learn`.
+
+A subclass of `Algorithm` is a whole algorithm in one file:
+
+    class Td3(Algorithm):
+        class Config(Algorithm.Config):      # settings; any number may be a schedule
+            lr: Scheduled = scheduled(1e-3, "learning rate")
+
+        def networks(self):                  # their models, inputs and heads
+            return {"actor": Net(…), "critic": Net(…, copies=2)}
+
+        def collect_steps(self): …           # from the acting network's heads to actions that explore
+        def eval_steps(self): …              # the same, without exploration
+
+        class Learn(NetworkLearnMode):
+            def learn(self, b): …            # one train iteration on a batch
+
+From these declarations follow the policy's columns, modes, command, weights and state, and its refusals.
+`docs/algorithms.md` builds an algorithm from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from flowrl.core.batch import Column, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part, parts
+from flowrl.core.errors import shortened_repr
+from flowrl.core.node import UnsoundError
+from flowrl.core.state import Count
+from flowrl.nodes.acting import ActingStep, ActMode, Box, obey_mask
+from flowrl.nodes.configured_parts import configured_part
+from flowrl.nodes.distributions import action_bounds
+from flowrl.nodes.exploring import ExploringStep
+from flowrl.nodes.models.action_mask import has_mask, mask_leaf
+from flowrl.nodes.models.heads import Heads
+from flowrl.nodes.models.input_columns import Inputs, input_columns
+from flowrl.nodes.models.model import Model, checked_model
+from flowrl.nodes.observations import columns_under
+from flowrl.nodes.policy import LearnMode, Policy, unroll_column
+from flowrl.nodes.schedules import complete_schedules, current_value, scheduled_fields
+
+if TYPE_CHECKING:
+    from flowrl.nodes.network_learn_mode import NetworkLearnMode
+
+ROW_COLUMNS: Schema = {
+    "reward": Column("float32"),
+    "discount": Column("float32"),
+    "terminated": Column("bool"),
+    "truncated": Column("bool"),
+    "last": Column("bool"),
+    "valid": Column("bool"),
+}
+
+class Target(BaseConfig):
+    """How a target network follows the network that learns."""
+
+    tau: float | None = param(
+        None, "share by which it moves towards the network in each train iteration", gt=0, le=1
+    )
+    every_iters: int | None = param(None, "train iterations between two copies", ge=1)
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> Target:
+        if (self.tau is None) == (self.every_iters is None):
+            raise ValueError(
+                "a target network is copied (`every_iters: 100`) or moved (`tau: 0.005`); give one of both"
+            )
+        return self
+
+    def share_due(self, iters: int) -> float:
+        """The share by which the target moves after so many train iterations; 0: not now."""
+        if self.tau is not None:
+            return self.tau
+        return 1.0 if self.every_iters and iters % self.every_iters == 0 else 0.0
+
+
+def _read_target(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return Target.model_validate(dict(value))
+    if not isinstance(value, Target):
+        raise ValueError(f"{shortened_repr(value)} is no mapping such as {{every_iters: 100}} or {{tau: 0.005}}")
+    return value
+
+
+# The type of a parameter that `follows` declares.
+TargetRule = Annotated[Target, BeforeValidator(_read_target)]
+
+
+def follows(about: str = "how the target networks follow", **rule: Any) -> Any:
+    """Declare the rule by which target networks follow: `every_iters`, or `tau`."""
+    extra = {"phase": False, "file": False}
+    return Field(Target(**rule), description=about, json_schema_extra=extra)
+
+
+@dataclass(frozen=True)
+class Net:
+    """A network of an algorithm: its model, what it sees, and what it outputs."""
+
+    model: Model
+    inputs: Inputs  # usually {"obs": self.obs}
+    heads: Heads
+    copies: int = 1  # several networks of this form; heads are (B, copies, …)
+    target: Target | None = None  # with it, there is a target network of the name and `_target`
+    masked: str = ""  # the head that obeys the action mask, if the observations have one
+
+
+class Algorithm(Policy):
+    """A policy that learns by gradients. Class attributes and methods declare what it is made of."""
+
+    # The columns that `learn` reads.
+    reads: ClassVar[tuple[str, ...]] = ("obs", "next_obs", "action", "reward", "discount")
+    # "discrete": one of n actions; "real": real-valued and bounded; "any": as far as `distribution_of` can.
+    actions: ClassVar[Literal["discrete", "real", "any"]] = "any"
+    other_algorithms: ClassVar[str] = ""  # what to take instead, for actions of another kind
+    acting_network: ClassVar[str] = "net"  # the name of the network that acts
+    # Squashing algorithms act in (-1, 1), which is scaled to the bounds of the actions.
+    squashes: ClassVar[bool] = False
+    # Whether rows are unrolls (`unroll_steps`): never, with a recurrent model only, or always.
+    unrolls: ClassVar[Literal["never", "recurrent", "always"]] = "never"
+    Learn: ClassVar[type[NetworkLearnMode]]
+
+    class Config(BaseConfig):
+        gamma: float = param(0.99, "discount of a reward one step later", ge=0, le=1)
+        optimiser: Any = part("optimiser", "the optimiser of all networks", default="adam")
+        max_grad_norm: float | None = param(
+            None, "longer gradients are scaled down to this norm; null: none are", gt=0
+        )
+        explore: Any = parts("exploring_step", "further steps of acting when collecting")
+
+        @model_validator(mode="before")
+        @classmethod
+        def _complete(cls, values: Any) -> Any:
+            return complete_schedules(cls, values) if isinstance(values, Mapping) else values
+
+    def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
+        super().__init__(config, **params)
+        self.name = type(self).__name__.lower()
+        self._check_actions()
+        self.explore = self._exploring_steps()
+        self.setup()
+        self.nets = {name: self._resolved(net) for name, net in self.networks().items()}
+        self._check_memory()
+        self.masks = mask_leaf(self.obs) is not None
+
+    # What a subclass declares
+
+    def setup(self) -> None:
+        """Prepare what the other methods need, such as a distribution of actions."""
+
+    def networks(self) -> dict[str, Net]:
+        """The networks by name. The learn mode has an attribute for each."""
+        raise NotImplementedError(f"{type(self).__name__} does not define networks")
+
+    def acting_heads(self) -> tuple[str, ...]:
+        """The heads that acting needs; by default all heads of the acting network."""
+        return tuple(self.nets[self.acting_network].heads)
+
+    def collect_steps(self) -> Sequence[ActingStep]:
+        """The steps from the acting heads to actions that explore."""
+        raise NotImplementedError(f"{type(self).__name__} does not define collect_steps")
+
+    def eval_steps(self) -> Sequence[ActingStep]:
+        """The steps from the acting heads to greedy actions."""
+        raise NotImplementedError(f"{type(self).__name__} does not define eval_steps")
+
+    def model(self, name: str = "model") -> Model:
+        """The model that a parameter of the config stands for."""
+        return checked_model(configured_part(self.config, name))
+
+    # What follows from it
+
+    @property
+    def action_size(self) -> int:
+        """The number of real-valued actions, or of n."""
+        return int(self.action.n or np.prod(self.action.shape, dtype=np.int64))
+
+    @property
+    def unit_action(self) -> Column:
+        """The column of actions in (-1, 1), as critics see them."""
+        return Column("float32", (self.action_size,))
+
+    def memory_columns(self) -> Schema:
+        return self.nets[self.acting_network].model.memory_columns()
+
+    def learn_columns(self) -> Schema:
+        known = {**ROW_COLUMNS, **self.collect_columns()}
+        found: dict[str, Column] = {}
+        for name in self.reads:
+            found |= columns_under(name, self.obs) if name.endswith("obs") else {name: known[name]}
+        return {**self.in_rows(found), **(self.memory_columns() if self.learns_from_unrolls else {})}
+
+    def in_rows(self, columns: Schema) -> Schema:
+        """Columns of steps, as they are in the rows that are learned from."""
+        steps = self.config_unroll_steps
+        return columns if steps is None else {n: unroll_column(c, steps) for n, c in columns.items()}
+
+    @property
+    def learns_from_unrolls(self) -> bool:
+        return self.config_unroll_steps is not None
+
+    @property
+    def config_unroll_steps(self) -> int | None:
+        """The steps in each row that is learned from; None: a row is one step."""
+        return getattr(self.config, "unroll_steps", None)
+
+    def command(self, progress: Count) -> dict[str, float]:
+        c = self.config
+        found = {n: current_value(getattr(c, n), progress) for n in scheduled_fields(type(c))}
+        for step in self.explore:
+            for name in scheduled_fields(type(step.config)):
+                found[step.setting_name(name)] = current_value(getattr(step.config, name), progress)
+        return found
+
+    def learn_mode(self, seed: int) -> LearnMode:
+        return self.Learn(self, seed)
+
+    def collect_mode(self, seed: int) -> ActMode:
+        return self._act_mode([*self.collect_steps(), *self.explore], self.collect_columns(), seed, True)
+
+    def eval_mode(self, seed: int) -> ActMode:
+        return self._act_mode(self.eval_steps(), {"action": self.action}, seed, False)
+
+    def imported_modules(self, learn: bool) -> tuple[str, ...]:
+        net = self.nets[self.acting_network]
+        in_torch = learn or net.model.acts_in_torch(net.inputs["obs"], net.heads)
+        return ("torch",) if in_torch else ()
+
+    def _act_mode(
+        self, steps: Sequence[ActingStep], outputs: Schema, seed: int, explores: bool
+    ) -> ActMode:
+        net = self.nets[self.acting_network]
+        rng = np.random.default_rng(seed)
+        heads = self.acting_heads()
+        masks = [obey_mask(net.masked)] if self.masks and net.masked in heads else []
+        return ActMode(
+            net.model.inference_model(net.inputs["obs"], net.heads, heads, rng if explores else None),
+            [*masks, *steps],
+            outputs,
+            memory=net.model.memory_columns(),
+            rng=rng,
+            action_space=self.action,
+            to_env=Box(self.action).to_env if self.squashes else None,
+        )
+
+    def _exploring_steps(self) -> list[ExploringStep]:
+        steps = [s if isinstance(s, ExploringStep) else s.make() for s in self.config.explore]
+        for place, step in enumerate(steps):
+            step.place = place
+            step.check_action(self.action)
+        return steps
+
+    def _resolved(self, net: Net) -> Net:
+        """The network with the model for its inputs, which are checked."""
+        columns = input_columns(net.inputs)
+        model = net.model.for_obs(columns)
+        model.check_obs(columns)
+        if net.masked:
+            has_mask(self.obs, getattr(net.heads[net.masked], "n", 0))
+        return replace(net, model=model)
+
+    def _check_actions(self) -> None:
+        action = self.action
+        hint = f"try {self.other_algorithms}" if self.other_algorithms else ""
+        if self.actions == "discrete" and (action.n is None or action.shape):
+            raise UnsoundError(f"{self.name} chooses one of n actions; the env takes {action}", hint, "policy")
+        if self.actions == "real" and np.dtype(action.dtype).kind != "f":
+            raise UnsoundError(f"{self.name} needs real-valued actions; the env takes {action}", hint, "policy")
+        if self.squashes and not all(np.isfinite(bound).all() for bound in action_bounds(action)):
+            what = f"{self.name} scales its actions to their bounds; the env takes {action}"
+            raise UnsoundError(what, "wrap the env, so that its actions are bounded", "policy")
+
+    def _check_memory(self) -> None:
+        steps, rule = self.config_unroll_steps, self.unrolls
+        for name, net in self.nets.items():
+            remembers = bool(net.model.memory_columns())
+            if remembers and (rule == "never" or name != self.acting_network):
+                what = f"{self.name} learns from single steps, and the model is recurrent"
+                if rule != "never":
+                    what = f"only the network '{self.acting_network}' of {self.name} can be recurrent, not '{name}'"
+                hint = "take an mlp, or the policy r2d2, or ppo with `unroll_steps`"
+                raise UnsoundError(what, hint, "model")
+            if rule == "recurrent" and remembers != (steps is not None):
+                what = "a recurrent model must learn from unrolls, and any other model from steps"
+                hint = "give the policy `unroll_steps: 16` and the model `type: gru`, or neither"
+                raise UnsoundError(what, hint, "unroll_steps")

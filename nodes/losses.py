@@ -1,0 +1,104 @@
+"""Losses and targets of the algorithms: pure functions of tensors.
+
+Names follow rlax: `x_t` belongs to step t, `x_tp1` to the step after it; `discount_t` is gamma, or 0 where the episode
+terminated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flowrl.nodes.lazy import functional, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def chosen(values: Tensor, action: Tensor) -> Tensor:
+    """x[…, action]: the values of the actions that were taken, (…, n) to (…)."""
+    return values.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+
+def chosen_each(values: Tensor, action: Tensor) -> Tensor:
+    """The numbers of the actions that were taken, such as atoms: (B, n, k) to (B, k)."""
+    index = action[..., None, None].expand(*action.shape, 1, values.shape[-1])
+    return values.gather(-2, index).squeeze(-2)
+
+
+def double_q_target(r_t: Tensor, discount_t: Tensor, q_tp1: Tensor, chooser_tp1: Tensor) -> Tensor:
+    """r_t + discount_t Q(s_tp1, argmax_a chooser_tp1): van Hasselt et al. 2016, equation 4."""
+    return r_t + discount_t * chosen(q_tp1, chooser_tp1.argmax(-1))
+
+
+def error_loss(kind: str, prediction: Tensor, target: Tensor) -> Tensor:
+    """`mse`: (x - y)^2; `huber`: half of it where |x - y| < 1, and |x - y| - 1/2 beyond."""
+    loss = {"huber": functional.smooth_l1_loss, "mse": functional.mse_loss}[kind]
+    found: Tensor = loss(prediction, target, reduction="none")
+    return found
+
+
+def clipped_policy_loss(
+    ratio: Tensor, advantage: Tensor, clip: float, dual_clip: float | None = None
+) -> Tensor:
+    """-min(ratio A, clip(ratio, 1 - c, 1 + c) A): Schulman et al. 2017, equation 7.
+
+    With `dual_clip`, the gain of a negative advantage is bounded: max(…, dual_clip A) (Ye et al. 2020, equation 5).
+    """
+    gain = torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+    if dual_clip is not None:
+        gain = torch.where(advantage < 0, torch.max(gain, dual_clip * advantage), gain)
+    return -gain
+
+
+def clipped_value_loss(value: Tensor, target: Tensor, old: Tensor, clip: float | None) -> Tensor:
+    """(V - G)^2; with `clip`, max((V - G)^2, (V' - G)^2) with V' = V clipped to old +- clip."""
+    loss = (value - target).square()
+    if clip is not None:
+        clipped = old + (value - old).clamp(-clip, clip)
+        loss = torch.max(loss, (clipped - target).square())
+    return loss
+
+
+EPSILON = 1e-3  # the share of x in h(x), which keeps the inverse stable
+
+
+def rescale_value(x: Tensor) -> Tensor:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x (Pohlen et al. 2018, proposition A.2).
+
+    sqrt(|x| + 1) - 1 is computed as |x| / (sqrt(|x| + 1) + 1), which loses no digits where x is small.
+    """
+    return x / ((x.abs() + 1).sqrt() + 1) + EPSILON * x
+
+
+def restore_value(x: Tensor) -> Tensor:
+    """The inverse of h: sign(x) (u^2 - 1) with u = (sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps).
+
+    With y = |x| and d = u - 1, which solves eps d^2 + (1 + 2 eps) d = y, u^2 - 1 is d (d + 2). The root
+    d = 2 y / (1 + 2 eps + sqrt((1 + 2 eps)^2 + 4 eps y)) loses no digits where x is small.
+    """
+    b = 1 + 2 * EPSILON
+    d = 2 * x.abs() / (b + (b * b + 4 * EPSILON * x.abs()).sqrt())
+    return x.sign() * d * (d + 2)
+
+
+def nstep_targets(
+    reward: Tensor, discount: Tensor, valid: Tensor, v: Tensor, steps: int
+) -> Tensor:
+    """n-step targets within sequences; near the last valid step they sum fewer rewards.
+
+    G_t = r_t + d_t (r_{t+1} + d_{t+1} (… + d v)), over up to `steps` rewards.
+    """
+    # reward, discount, valid: (W, T); v: (W, T + 1), because it includes the last next observation
+    length = reward.shape[1]
+    steps = min(steps, length)
+    time = torch.arange(length, device=reward.device)
+    target = v[:, (time + steps).clamp(max=length)]
+    ends = valid.sum(1, keepdim=True)
+    beyond_end = time + steps > ends  # the window passes the last valid step
+    target = torch.where(beyond_end, v.gather(1, ends).expand_as(target), target)
+    for ahead in range(steps - 1, -1, -1):
+        kept = length - ahead
+        summed = reward[:, ahead:] + discount[:, ahead:] * target[:, :kept]
+        summed = torch.where(valid[:, ahead:], summed, target[:, :kept])
+        target = torch.cat([summed, target[:, kept:]], 1)
+    return target

@@ -1,0 +1,76 @@
+"""Heads: what a network outputs, by name. A model makes the layers of each head from the features below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LinearHead:
+    """`n` outputs that are affine in the features, or `n` times `each`; `scale` is the gain of the initial weights."""
+
+    n: int
+    scale: float = 1.0
+    each: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarHead:
+    """One number for each row, affine in the features, as an array (B,)."""
+
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DuelingHead:
+    """Q(s, a) = V(s) + A(s, a) - mean_a A(s, a) (Wang et al. 2016, equation 9).
+
+    With `each`, there are so many numbers for each action, such as atoms or quantiles.
+    """
+
+    n: int
+    each: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FreeHead:
+    """`n` learned numbers, initially `value`, that do not depend on the observation."""
+
+    n: int
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ImplicitHead:
+    """Quantiles Z_tau(s, a) at fractions tau (B, K) that are an input (Dabney et al. 2018b, equation 4): (B, K, n).
+
+    The features are multiplied by an embedding of tau, which is a dense layer on `cosines` cosines.
+    """
+
+    n: int
+    cosines: int = 64
+    dueling: bool = False
+
+
+Head = LinearHead | ScalarHead | DuelingHead | FreeHead | ImplicitHead
+Heads = Mapping[str, Head]
+
+
+def action_values(n: int, dueling: bool, each: int | None = None) -> LinearHead | DuelingHead:
+    """The head of the values of `n` actions; with `each`, of so many numbers for each action."""
+    return DuelingHead(n, each) if dueling else LinearHead(n, each=each)
+
+
+def output_layers(head: Head) -> dict[str, tuple[int, float]]:
+    """The dense layers of a head by name: their outputs, and the gain of their initial weights."""
+    if isinstance(head, FreeHead):
+        return {}
+    if isinstance(head, ScalarHead):
+        return {"out": (1, head.scale)}
+    if isinstance(head, ImplicitHead):
+        return {"value": (1, 1.0), "advantage": (head.n, 1.0)} if head.dueling else {"out": (head.n, 1.0)}
+    each = head.each or 1
+    if isinstance(head, DuelingHead):
+        return {"value": (each, 1.0), "advantage": (head.n * each, 1.0)}
+    return {"out": (head.n * each, head.scale)}

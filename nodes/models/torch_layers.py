@@ -1,0 +1,182 @@
+"""The torch modules of layers and heads, which learn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from flowrl.nodes.models.heads import DuelingHead, FreeHead, Head, ImplicitHead, ScalarHead, output_layers
+from flowrl.nodes.models.layers import NORM_EPSILON, ROOT_2, Initialisation
+
+ACTIVATIONS = {
+    "none": lambda x: x,
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "elu": F.elu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+}
+NOISE_SCALE = 0.5  # sigma_0 of Fortunato et al. 2018, section 3.2
+
+
+def initialise(layer: nn.Linear | nn.Conv2d, init: Initialisation, gain: float) -> None:
+    """Draw orthogonal weights and set biases to 0; `uniform` keeps torch's own initial weights."""
+    if init == "orthogonal":
+        nn.init.orthogonal_(layer.weight, gain)
+        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+
+
+class TorchDense(nn.Linear):
+    """y = activate(norm(x W + b)).
+
+    A noisy layer (Fortunato et al. 2018) has factorised noise in W and b while `noise` is set.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        activation: str,
+        norm: bool,
+        noisy: bool,
+        init: Initialisation,
+        gain: float,
+    ) -> None:
+        super().__init__(inputs, outputs)
+        initialise(self, init, gain)
+        self.activate = ACTIVATIONS[activation]
+        self.norm = nn.LayerNorm(outputs, eps=float(NORM_EPSILON)) if norm else None
+        self.noise: tuple[Tensor, Tensor] | None = None  # e_in (I,) and e_out (O,)
+        if noisy:
+            sigma = NOISE_SCALE / math.sqrt(inputs)
+            self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma))
+            self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.linear(x, self.weight, self.bias)
+        if self.noise is not None:
+            noise_in, noise_out = self.noise
+            y = y + F.linear(x * noise_in, self.weight_sigma, self.bias_sigma) * noise_out
+        if self.norm is not None:
+            y = self.norm(y)
+        return self.activate(y)
+
+
+def draw_noise(module: nn.Module, generator: torch.Generator) -> None:
+    """Draw new noise for all noisy layers of a module: f(e) with f(x) = sign(x) sqrt(|x|)."""
+    for layer in module.modules():
+        if isinstance(layer, TorchDense) and hasattr(layer, "weight_sigma"):
+            size, device = layer.in_features + layer.out_features, layer.weight.device
+            normal = torch.randn(size, generator=generator, device=device)
+            noise = normal.sign() * normal.abs().sqrt()
+            layer.noise = noise[: layer.in_features], noise[layer.in_features :]
+
+
+def has_noise(module: nn.Module) -> bool:
+    """Whether a module has noisy layers."""
+    return any(hasattr(layer, "weight_sigma") for layer in module.modules())
+
+
+class TorchConv(nn.Conv2d):
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int,
+        activation: str,
+        init: Initialisation,
+    ) -> None:
+        super().__init__(inputs, outputs, kernel, stride)
+        initialise(self, init, ROOT_2)
+        self.activate = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activate(super().forward(x))
+
+
+class TorchGru(nn.GRUCell):
+    """Runs a gated recurrent unit through unrolls; the memory is cleared where an episode begins."""
+
+    def forward(self, x: Tensor, memory: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        keep_t = (~begins).unsqueeze(2).to(x.dtype)
+        memories = []
+        for t in range(begins.shape[1]):
+            memory = super().forward(x[:, t], memory * keep_t[:, t])
+            memories.append(memory)
+        memory_t = torch.stack(memories, 1)
+        return memory_t, memory_t
+
+
+class TorchLstm(nn.LSTMCell):
+    """Runs a long short-term memory through unrolls; the memory (h, c) is cleared where an episode begins."""
+
+    def forward(self, x: Tensor, memory: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        keep_t = (~begins).unsqueeze(2).to(x.dtype)
+        memories = []
+        for t in range(begins.shape[1]):
+            h, c = (memory * keep_t[:, t]).split(self.hidden_size, 1)
+            memory = torch.cat(super().forward(x[:, t], (h, c)), 1)
+            memories.append(memory)
+        memory_t = torch.stack(memories, 1)
+        return memory_t[..., : self.hidden_size], memory_t
+
+
+class TorchHead(nn.Module):
+    """The layers of a head: `out`, or `value` and `advantage` of a dueling head, or `free` numbers.
+
+    A head that shares no trunk with others has the layers `below` it for itself.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        width: int,
+        noisy: bool,
+        init: Initialisation,
+        below: Sequence[nn.Module] = (),
+    ) -> None:
+        super().__init__()
+        self.head, self.below = head, tuple(below)
+        for i, layer in enumerate(below):
+            self.add_module(str(i), layer)
+        if isinstance(head, FreeHead):
+            self.free = nn.Parameter(torch.full((head.n,), head.value))
+            return
+        for name, (outputs, gain) in output_layers(head).items():
+            self.add_module(name, TorchDense(width, outputs, "none", False, noisy, init, gain))
+        if isinstance(head, ImplicitHead):
+            self.embedding = TorchDense(head.cosines, width, "relu", False, noisy, init, ROOT_2)
+            steps = torch.arange(head.cosines, dtype=torch.float32) * math.pi
+            self.register_buffer("steps", steps, persistent=False)
+
+    def forward(self, x: Tensor, tau: Tensor | None = None) -> Tensor:
+        """Features (B, F) to outputs: (B, n), or (B,), (B, n, each) or (B, K, n), as the head declares."""
+        head = self.head
+        if isinstance(head, FreeHead):
+            return self.free.expand(len(x), -1)
+        for layer in self.below:
+            x = layer.forward(x)
+        if isinstance(head, ImplicitHead):
+            if tau is None:
+                raise TypeError("an implicit head needs the fractions `tau`")
+            embedded = self.embedding.forward(torch.cos(tau.unsqueeze(-1) * self.steps))
+            return self._outputs(x.unsqueeze(1) * embedded)
+        y = self._outputs(x)
+        return y.squeeze(-1) if isinstance(head, ScalarHead) else y
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        head, each = self.head, getattr(self.head, "each", None)
+        if isinstance(head, DuelingHead) or (isinstance(head, ImplicitHead) and head.dueling):
+            value, advantage = self.value.forward(x), self.advantage.forward(x)  # type: ignore[operator]
+            if each is None:
+                return value + advantage - advantage.mean(-1, keepdim=True)
+            advantage = advantage.unflatten(-1, (-1, each))
+            return value.unsqueeze(-2) + advantage - advantage.mean(-2, keepdim=True)
+        y: Tensor = self.out.forward(x)  # type: ignore[operator]
+        return y if each is None else y.unflatten(-1, (-1, each))
