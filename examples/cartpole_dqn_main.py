@@ -40,7 +40,7 @@ def main(seed: int = 0, max_train_iters: int = 5000) -> float:
         nstep=10,
         lr=2e-3,
         loss="mse",
-        target_every_iters=50,
+        target={"every_iters": 50},
     )
     collector = SampleCollector(envs=envs, policy=policy, n_sample=N_SAMPLE, seed=seed)
     buffer = NaiveReplayBuffer(size=10_000, batch_size=128, seed=seed)

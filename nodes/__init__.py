@@ -63,12 +63,28 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.envs.wrappers.wrapper import ImportedWrapper as ImportedWrapper
     from flowrl.nodes.envs.wrappers.wrapper import Wrapper as Wrapper
     from flowrl.nodes.evaluators.evaluator import Evaluator as Evaluator
+    from flowrl.nodes.exploring import ActionNoise as ActionNoise
+    from flowrl.nodes.exploring import EpsilonLadder as EpsilonLadder
+    from flowrl.nodes.exploring import OuNoise as OuNoise
+    from flowrl.nodes.exploring import RandomActions as RandomActions
     from flowrl.nodes.greedy_policy import GreedyPolicy as GreedyPolicy
     from flowrl.nodes.learners.learner import Learner as Learner
+    from flowrl.nodes.models.chosen import Auto as Auto
+    from flowrl.nodes.models.chosen import Layers as Layers
     from flowrl.nodes.models.cnn import Cnn as Cnn
+    from flowrl.nodes.models.layers import ConvLayer as ConvLayer
+    from flowrl.nodes.models.layers import DenseLayer as DenseLayer
+    from flowrl.nodes.models.layers import FlattenLayer as FlattenLayer
+    from flowrl.nodes.models.layers import GruLayer as GruLayer
+    from flowrl.nodes.models.layers import LstmLayer as LstmLayer
     from flowrl.nodes.models.mlp import Mlp as Mlp
     from flowrl.nodes.models.model import ModuleModel as ModuleModel
+    from flowrl.nodes.models.optimisers import Adam as Adam
+    from flowrl.nodes.models.optimisers import Adamw as Adamw
+    from flowrl.nodes.models.optimisers import Rmsprop as Rmsprop
+    from flowrl.nodes.models.optimisers import Sgd as Sgd
     from flowrl.nodes.models.recurrent import Gru as Gru
+    from flowrl.nodes.models.recurrent import Lstm as Lstm
     from flowrl.nodes.policies.dqn import Dqn as Dqn
     from flowrl.nodes.policies.expert import Expert as Expert
     from flowrl.nodes.policies.ppo import Ppo as Ppo

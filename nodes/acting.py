@@ -115,9 +115,7 @@ def epsilon_greedy(head: str, setting: str = "epsilon") -> ActingStep:
         scores, epsilon = columns[head], acting.settings[setting]
         if obs.dtype.names is not None and ACTION_MASK in obs.dtype.names:
             allowed = obs[ACTION_MASK] != 0
-            columns["action"] = sampling.masked_epsilon_greedy(
-                scores, allowed, epsilon, acting.rng
-            )
+            columns["action"] = sampling.masked_epsilon_greedy(scores, allowed, epsilon, acting.rng)
         else:
             columns["action"] = sampling.epsilon_greedy(scores, epsilon, acting.rng)
 

@@ -58,6 +58,7 @@ ROW_COLUMNS: Schema = {
     "valid": Column("bool"),
 }
 
+
 class Target(BaseConfig):
     """How a target network follows the network that learns."""
 
@@ -85,7 +86,9 @@ def _read_target(value: Any) -> Any:
     if isinstance(value, Mapping):
         return Target.model_validate(dict(value))
     if not isinstance(value, Target):
-        raise ValueError(f"{shortened_repr(value)} is no mapping such as {{every_iters: 100}} or {{tau: 0.005}}")
+        raise ValueError(
+            f"{shortened_repr(value)} is no mapping such as {{every_iters: 100}} or {{tau: 0.005}}"
+        )
     return value
 
 
@@ -194,12 +197,17 @@ class Algorithm(Policy):
         found: dict[str, Column] = {}
         for name in self.reads:
             found |= columns_under(name, self.obs) if name.endswith("obs") else {name: known[name]}
-        return {**self.in_rows(found), **(self.memory_columns() if self.learns_from_unrolls else {})}
+        return {
+            **self.in_rows(found),
+            **(self.memory_columns() if self.learns_from_unrolls else {}),
+        }
 
     def in_rows(self, columns: Schema) -> Schema:
         """Columns of steps, as they are in the rows that are learned from."""
         steps = self.config_unroll_steps
-        return columns if steps is None else {n: unroll_column(c, steps) for n, c in columns.items()}
+        return (
+            columns if steps is None else {n: unroll_column(c, steps) for n, c in columns.items()}
+        )
 
     @property
     def learns_from_unrolls(self) -> bool:
@@ -222,7 +230,9 @@ class Algorithm(Policy):
         return self.Learn(self, seed)
 
     def collect_mode(self, seed: int) -> ActMode:
-        return self._act_mode([*self.collect_steps(), *self.explore], self.collect_columns(), seed, True)
+        return self._act_mode(
+            [*self.collect_steps(), *self.explore], self.collect_columns(), seed, True
+        )
 
     def eval_mode(self, seed: int) -> ActMode:
         return self._act_mode(self.eval_steps(), {"action": self.action}, seed, False)
@@ -240,7 +250,9 @@ class Algorithm(Policy):
         heads = self.acting_heads()
         masks = [obey_mask(net.masked)] if self.masks and net.masked in heads else []
         return ActMode(
-            net.model.inference_model(net.inputs["obs"], net.heads, heads, rng if explores else None),
+            net.model.inference_model(
+                net.inputs["obs"], net.heads, heads, rng if explores else None
+            ),
             [*masks, *steps],
             outputs,
             memory=net.model.memory_columns(),
@@ -269,9 +281,13 @@ class Algorithm(Policy):
         action = self.action
         hint = f"try {self.other_algorithms}" if self.other_algorithms else ""
         if self.actions == "discrete" and (action.n is None or action.shape):
-            raise UnsoundError(f"{self.name} chooses one of n actions; the env takes {action}", hint, "policy")
+            raise UnsoundError(
+                f"{self.name} chooses one of n actions; the env takes {action}", hint, "policy"
+            )
         if self.actions == "real" and np.dtype(action.dtype).kind != "f":
-            raise UnsoundError(f"{self.name} needs real-valued actions; the env takes {action}", hint, "policy")
+            raise UnsoundError(
+                f"{self.name} needs real-valued actions; the env takes {action}", hint, "policy"
+            )
         if self.squashes and not all(np.isfinite(bound).all() for bound in action_bounds(action)):
             what = f"{self.name} scales its actions to their bounds; the env takes {action}"
             raise UnsoundError(what, "wrap the env, so that its actions are bounded", "policy")

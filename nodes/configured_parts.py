@@ -1,4 +1,4 @@
-"""The parts of a config as objects: made by a graph, made by hand, or made from the default that is written in the config."""
+"""The parts of a config as objects: those of a graph, those made by hand, and the defaults."""
 
 from __future__ import annotations
 

@@ -116,9 +116,7 @@ class EpsilonLadder(ExploringStep):
         replace_by_random(columns, obs, acting, shares)
 
 
-def replace_by_random(
-    columns: Columns, obs: Array, acting: ActMode, share: float | Array
-) -> None:
+def replace_by_random(columns: Columns, obs: Array, acting: ActMode, share: float | Array) -> None:
     """Replace actions by uniformly random allowed ones, each with the probability `share`."""
     action, space, rng = columns["action"], acting.action_space, acting.rng
     explores = rng.random(len(action)) < share

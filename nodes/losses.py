@@ -81,9 +81,7 @@ def restore_value(x: Tensor) -> Tensor:
     return x.sign() * d * (d + 2)
 
 
-def nstep_targets(
-    reward: Tensor, discount: Tensor, valid: Tensor, v: Tensor, steps: int
-) -> Tensor:
+def nstep_targets(reward: Tensor, discount: Tensor, valid: Tensor, v: Tensor, steps: int) -> Tensor:
     """n-step targets within sequences; near the last valid step they sum fewer rewards.
 
     G_t = r_t + d_t (r_{t+1} + d_{t+1} (… + d v)), over up to `steps` rewards.

@@ -25,7 +25,7 @@ NOT_STATE = ("policy", "config", "now", "box")
 
 
 class LearnBatch:
-    """The columns of a batch as tensors: `b.reward`, `b.obs` (by leaf if nested). Each is converted when it is first used.
+    """The columns of a batch as tensors, such as `b.reward` and `b.obs` (by leaf if nested), made at their first use.
 
     `b.unit_action` are actions scaled to (-1, 1).
     """
@@ -49,7 +49,9 @@ class LearnBatch:
         prefix = name + SEPARATOR
         leaves = [] if batch is None else [k for k in batch if k.startswith(prefix)]
         if not leaves or batch is None:
-            raise AttributeError(f"the batch has no column '{name}'; add it to `reads` of the algorithm")
+            raise AttributeError(
+                f"the batch has no column '{name}'; add it to `reads` of the algorithm"
+            )
         return {k.removeprefix(prefix): tensor(batch[k]) for k in leaves}
 
     def __len__(self) -> int:
@@ -59,7 +61,7 @@ class LearnBatch:
         return name in self.__dict__ or (self.batch is not None and name in self.batch)
 
     def weighted_mean(self, losses: Any) -> Any:
-        """The mean of losses (B,), each scaled by its row's weight if a prioritised buffer corrects for its sampling."""
+        """The mean of losses (B,), scaled by the weights with which a prioritised buffer corrects for its sampling."""
         return (losses * self.weight).mean() if "weight" in self else losses.mean()
 
     def minibatches(self, names: Sequence[str], order: Array, rows: int) -> Iterator[LearnBatch]:
@@ -160,7 +162,10 @@ class NetworkLearnMode:
             network: Network = getattr(self, name)
             if not hasattr(network.module, "observe"):
                 continue
-            inputs = {n: b.unit_action if n == "action" and self.box else getattr(b, n) for n in net.inputs}
+            inputs = {
+                n: b.unit_action if n == "action" and self.box else getattr(b, n)
+                for n in net.inputs
+            }
             if list(inputs) == ["obs"]:
                 network.observe(inputs["obs"])
             else:

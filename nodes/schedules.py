@@ -90,7 +90,7 @@ def _read(value: Any) -> Any:
 
 
 def complete_schedules(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a schedule that names only some of its keys keep the others of its default, but never its unit and another."""
+    """Let a schedule that names only some of its keys keep the others of its default, except another unit."""
     found = dict(values)
     for name in scheduled_fields(config):
         default, given = config.model_fields[name].default, found.get(name)

@@ -8,7 +8,13 @@ from typing import Any
 from flowrl.core.config import param, parts
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.cnn import Cnn
-from flowrl.nodes.models.features import MAX_COLOURS, Layout, feature_leaves, image_shapes, looks_like_image
+from flowrl.nodes.models.features import (
+    MAX_COLOURS,
+    Layout,
+    feature_leaves,
+    image_shapes,
+    looks_like_image,
+)
 from flowrl.nodes.models.layers import Layer, layers_of
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import LayeredModel, Model
@@ -29,7 +35,9 @@ class Layers(LayeredModel):
 
     class Config(LayeredModel.Config):
         images: Any = parts("layer", "the layers that each image goes through")
-        layers: Any = parts("layer", "the layers between the features of the observations and the heads")
+        layers: Any = parts(
+            "layer", "the layers between the features of the observations and the heads"
+        )
         shared: bool = param(True, "all heads share one trunk; if false, each has its own")
         layout: Layout = param(
             "auto",
@@ -44,7 +52,9 @@ class Layers(LayeredModel):
             raise UnsoundError(what, "leave out `shared: false`", "model")
         images = image_shapes(obs, c.layout)
         if c.images and not images:
-            raise UnsoundError(f"the observations have no image: {obs}", "leave out `images`", "model")
+            raise UnsoundError(
+                f"the observations have no image: {obs}", "leave out `images`", "model"
+            )
         for inner in images.values() if c.images else ():
             shape: tuple[int, ...] = inner
             for layer in self.image_layers(obs):

@@ -69,7 +69,11 @@ def output_layers(head: Head) -> dict[str, tuple[int, float]]:
     if isinstance(head, ScalarHead):
         return {"out": (1, head.scale)}
     if isinstance(head, ImplicitHead):
-        return {"value": (1, 1.0), "advantage": (head.n, 1.0)} if head.dueling else {"out": (head.n, 1.0)}
+        return (
+            {"value": (1, 1.0), "advantage": (head.n, 1.0)}
+            if head.dueling
+            else {"out": (head.n, 1.0)}
+        )
     each = head.each or 1
     if isinstance(head, DuelingHead):
         return {"value": (each, 1.0), "advantage": (head.n * each, 1.0)}

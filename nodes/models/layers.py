@@ -71,7 +71,9 @@ class Layer(Part):
     """A layer. One of your own defines `output_shape` and `module`; its module also acts."""
 
     kind = "layer"
-    memory_size: ClassVar[int] = 0  # the numbers that a recurrent layer remembers; 0: it has no memory
+    memory_size: ClassVar[int] = (
+        0  # the numbers that a recurrent layer remembers; 0: it has no memory
+    )
 
     def output_shape(self, inputs: Shape) -> Shape:
         """The shape of a row of outputs, given that of a row of inputs."""
@@ -96,7 +98,9 @@ class DenseLayer(Layer):
     class Config(BaseConfig):
         width: int = param(..., "outputs", ge=1)
         activation: Activation = param("relu", "activation function of the outputs")
-        norm: bool = param(False, "normalise the outputs of each row before the activation (layer norm)")
+        norm: bool = param(
+            False, "normalise the outputs of each row before the activation (layer norm)"
+        )
         noisy: bool = param(False, "add learned noise to the weights (NoisyNet), which explores")
 
     def output_shape(self, inputs: Shape) -> Shape:
@@ -148,7 +152,9 @@ class ConvLayer(Layer):
     def output_shape(self, inputs: Shape) -> Shape:
         c = self.config
         if len(inputs) != 3:
-            raise UnsoundError(f"a convolution needs an image, and its inputs have the shape {inputs}", "", "model")
+            raise UnsoundError(
+                f"a convolution needs an image, and its inputs have the shape {inputs}", "", "model"
+            )
         height, width = ((size - c.kernel) // c.stride + 1 for size in inputs[1:])
         if min(inputs[1:]) < c.kernel:
             what = f"a kernel of {c.kernel} pixels is larger than its inputs of {inputs[1]}x{inputs[2]}"
@@ -268,7 +274,12 @@ class NumpyFlatten:
 
 def _cell_shapes(gates: int, inputs: int, size: int) -> Mapping[str, Shape]:
     rows = gates * size
-    return {"weight_ih": (rows, inputs), "weight_hh": (rows, size), "bias_ih": (rows,), "bias_hh": (rows,)}
+    return {
+        "weight_ih": (rows, inputs),
+        "weight_hh": (rows, size),
+        "bias_ih": (rows,),
+        "bias_hh": (rows,),
+    }
 
 
 class NumpyGru:

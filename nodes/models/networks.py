@@ -161,7 +161,9 @@ class TrainableNetwork(Network):
         self.max_grad_norm = max_grad_norm
         self.grads = torch.zeros_like(self.params)
         self.parameters = list(module.parameters())
-        for parameter, view in zip(self.parameters, _views(self.grads, self.parameters), strict=True):
+        for parameter, view in zip(
+            self.parameters, _views(self.grads, self.parameters), strict=True
+        ):
             parameter.grad = view
         self.optimiser = (optimiser or Adam()).attach(self.params)
 

@@ -65,7 +65,9 @@ class NumpyModel:
                 below, outputs = self._layers(name, layers, width)
             self.parts[name] = made = NumpyHead(head, outputs[0], noisy)
             self.heads[name] = below, made
-        self.shapes = {f"{p}.{n}": s for p, part in self.parts.items() for n, s in part.shapes.items()}
+        self.shapes = {
+            f"{p}.{n}": s for p, part in self.parts.items() for n, s in part.shapes.items()
+        }
         if normalise:
             sizes = zip(MOMENTS, (1, features, features), strict=True)
             self.shapes.update((f"features.moments.{name}", (size,)) for name, size in sizes)
@@ -157,7 +159,9 @@ class NumpyHead:
         }
         if isinstance(head, ImplicitHead):
             self.dense["embedding"] = NumpyDense(head.cosines, width, "relu", noisy=noisy)
-        self.shapes = {f"{p}.{n}": s for p, layer in self.dense.items() for n, s in layer.shapes.items()}
+        self.shapes = {
+            f"{p}.{n}": s for p, layer in self.dense.items() for n, s in layer.shapes.items()
+        }
         if isinstance(head, FreeHead):
             self.shapes = {"free": (head.n,)}
         self.compute: Callable[[Array, np.random.Generator | None], Array] = self._function()
@@ -231,4 +235,6 @@ def acting_fractions() -> Array:
 
 def cosines(count: int) -> Array:
     """cos(pi i tau) for i = 0 … count - 1 at the acting fractions: (K, count)."""
-    return np.cos(acting_fractions()[:, None] * (np.arange(count, dtype=np.float32) * np.float32(np.pi)))
+    return np.cos(
+        acting_fractions()[:, None] * (np.arange(count, dtype=np.float32) * np.float32(np.pi))
+    )

@@ -41,7 +41,9 @@ class Adamw(Optimiser):
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2)."""
 
     class Config(Adam.Config):
-        weight_decay: float = param(0.01, "share of the weights that a step removes, times lr", ge=0)
+        weight_decay: float = param(
+            0.01, "share of the weights that a step removes, times lr", ge=0
+        )
 
     def attach(self, params: Tensor) -> FlatOptimiser:
         from flowrl.nodes.models.flat_optimisers import FlatAdam

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from flowrl.nodes.models.heads import DuelingHead, FreeHead, Head, ImplicitHead, ScalarHead, output_layers
+from flowrl.nodes.models.heads import (
+    DuelingHead,
+    FreeHead,
+    Head,
+    ImplicitHead,
+    ScalarHead,
+    output_layers,
+)
 from flowrl.nodes.models.layers import NORM_EPSILON, ROOT_2, Initialisation
 
 ACTIVATIONS = {

@@ -207,6 +207,10 @@ class LayeredModule(nn.Module):
             self.layers, width = make_layers(layers, width, init)
             self.trunk = nn.ModuleList(self.layers)
         for name, head in heads.items():
+            if hasattr(self, name):
+                raise ValueError(
+                    f"a head cannot be named '{name}'; networks have another attribute of that name"
+                )
             below: list[nn.Module] = []
             outputs = width
             if not shared and not isinstance(head, FreeHead):

@@ -58,7 +58,14 @@ class Ppo(ActorCritic):
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             c, metrics = self.config, []
             b.advantage, b.target, b.old_value = self.advantages(b)
-            names = ["obs", self.policy.distribution.drawn, "logp", "advantage", "target", "old_value"]
+            names = [
+                "obs",
+                self.policy.distribution.drawn,
+                "logp",
+                "advantage",
+                "target",
+                "old_value",
+            ]
             if c.unroll_steps:
                 names += ["last", *([MEMORY] if MEMORY in b else [])]
             rows = max(1, c.minibatch_size // (c.unroll_steps or 1))
@@ -99,7 +106,9 @@ class Ppo(ActorCritic):
             log_ratio = logp - b.logp
             ratio = log_ratio.exp()
             policy_loss = clipped_policy_loss(ratio, b.advantage, now.clip, c.dual_clip).mean()
-            value_loss = clipped_value_loss(heads["value"], b.target, b.old_value, c.value_clip).mean()
+            value_loss = clipped_value_loss(
+                heads["value"], b.target, b.old_value, c.value_clip
+            ).mean()
             entropy = entropy.mean()
             loss = policy_loss + c.value_weight * value_loss - now.entropy_weight * entropy
             norm = self.net.descend(loss, now.lr)

@@ -21,7 +21,7 @@ from flowrl.nodes.models.saved_weights import check_names
 from flowrl.nodes.moments import Moments
 from flowrl.nodes.observations import NestedColumns, obs_columns_in
 
-FEATURES = "features"
+EMBEDDING = "embedding"
 
 
 class Rnd(Node):
@@ -122,7 +122,7 @@ class NoveltyEstimator:
     ) -> None:
         from flowrl.nodes.models.networks import Network, TrainableNetwork
 
-        heads: Heads = {FEATURES: LinearHead(features)}
+        heads: Heads = {EMBEDDING: LinearHead(features)}
         inputs = {"obs": obs}
         self.target = Network(model.build(obs, heads, seed_for("target")), inputs)
         self.predictor = TrainableNetwork(model.build(obs, heads, seed_for("predictor")), inputs)
@@ -135,8 +135,8 @@ class NoveltyEstimator:
         """Return each row's novelty in units of its running deviation, then train on the rows."""
         inputs = self._normalise(obs)
         with torch.no_grad():
-            goal = self.target(inputs)[FEATURES]
-            error = (self.predictor(inputs)[FEATURES] - goal).square().mean(1).numpy()
+            goal = self.target(inputs)[EMBEDDING]
+            error = (self.predictor(inputs)[EMBEDDING] - goal).square().mean(1).numpy()
         self.novelty_moments.update(error)
         for _ in range(updates):
             self._descend(inputs, goal, batch_size)
@@ -152,7 +152,7 @@ class NoveltyEstimator:
 
     def _descend(self, inputs: Any, goal: Any, batch_size: int) -> None:
         index = tensor(self.rng.integers(len(inputs), size=batch_size))
-        error = self.predictor(inputs[index])[FEATURES] - goal[index]
+        error = self.predictor(inputs[index])[EMBEDDING] - goal[index]
         self.predictor.descend(error.square().mean(), self.lr)
 
     def state_dict(self) -> dict[str, Any]:
