@@ -53,8 +53,10 @@ class ActMode:
         self.model, self.steps, self.rng = model, tuple(steps), rng
         self.action_space, self._to_env = action_space, to_env
         self._is_recurrent = MEMORY in memory
-        remembered = (getattr(step, "memory_columns", lambda action: {}) for step in steps)
-        self.memory = {**memory, **{n: c for of in remembered for n, c in of(action_space).items()}}
+        self.memory = {**memory}
+        for step in steps:
+            if (remembered := getattr(step, "memory_columns", None)) is not None:
+                self.memory |= remembered(action_space)
         self.settings: Mapping[str, float] = {}  # the command that came with the weights
         columns = {**self.memory, **outputs}
         self._outputs = [(name, (-1, *c.shape), np.dtype(c.dtype)) for name, c in columns.items()]

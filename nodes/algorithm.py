@@ -98,7 +98,7 @@ TargetRule = Annotated[Target, BeforeValidator(_read_target)]
 
 def follows(about: str = "how the target networks follow", **rule: Any) -> Any:
     """Declare the rule by which target networks follow: `every_iters`, or `tau`."""
-    extra = {"phase": False, "file": False}
+    extra: dict[str, Any] = {"phase": False, "file": False}
     return Field(Target(**rule), description=about, json_schema_extra=extra)
 
 

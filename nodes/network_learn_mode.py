@@ -60,6 +60,10 @@ class LearnBatch:
     def __contains__(self, name: str) -> bool:
         return name in self.__dict__ or (self.batch is not None and name in self.batch)
 
+    def add(self, **columns: Any) -> None:
+        """Add columns of tensors."""
+        self.__dict__.update(columns)
+
     def weighted_mean(self, losses: Any) -> Any:
         """The mean of losses (B,), scaled by the weights with which a prioritised buffer corrects for its sampling."""
         return (losses * self.weight).mean() if "weight" in self else losses.mean()

@@ -111,7 +111,7 @@ def scheduled(default: float | Mapping[str, Any], about: str, **limits: Any) -> 
 
     Limits (`ge`, `gt`, `le`, `lt`) hold for a number and for both ends of a schedule.
     """
-    extra = {"phase": False, "file": False, "scheduled": True}
+    extra: dict[str, Any] = {"phase": False, "file": False, "scheduled": True}
     value = _read(default)
     return Field(value, description=about, json_schema_extra=extra, **limits)
 

@@ -43,5 +43,6 @@ def mask_scores(scores: Array, obs: Array) -> Array:
 def mask_tensor(scores: Tensor, mask: Tensor) -> Tensor:
     """Give forbidden actions the score `FORBIDDEN`, when learning; scores may have several numbers each."""
     forbidden = mask == 0
-    extra = scores.dim() - forbidden.dim()
-    return scores.masked_fill(forbidden[(..., *[None] * extra)], FORBIDDEN)
+    while forbidden.dim() < scores.dim():
+        forbidden = forbidden.unsqueeze(-1)
+    return scores.masked_fill(forbidden, FORBIDDEN)

@@ -263,7 +263,8 @@ class NumpyDense:
 
 
 class NumpyFlatten:
-    shapes: ClassVar[Mapping[str, Shape]] = {}
+    def __init__(self) -> None:
+        self.shapes: Mapping[str, Shape] = {}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """There are no parameters."""

@@ -24,6 +24,7 @@ from flowrl.core.import_paths import (
 )
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.models.features import Layout, feature_leaves
 from flowrl.nodes.models.heads import Heads, ImplicitHead
 from flowrl.nodes.models.layers import Activation, Initialisation, Layer
 from flowrl.nodes.models.numpy_model import (
@@ -194,13 +195,12 @@ class LayeredModel(Model):
         )
 
     def _encoder(self, obs: ObsColumns) -> Any:
-        from flowrl.nodes.models.features import feature_leaves
         from flowrl.nodes.models.torch_modules import TorchFeatures, TorchImages
 
         self.check_obs(obs)
         c, layers = self.config, self.image_layers(obs)
         if layers:
-            layout = getattr(c, "layout", "auto")
+            layout: Layout = getattr(c, "layout", "auto")
             return TorchImages(obs, layers, layout, c.init, c.scale_bytes, c.normalise_obs)
         return TorchFeatures(feature_leaves(obs), c.scale_bytes, c.normalise_obs)
 

@@ -70,7 +70,7 @@ class Network:
         heads = self._masked_heads(heads, values)
         if len(lead) == 1:
             return heads
-        return {name: head.unflatten(0, lead) for name, head in heads.items()}
+        return {name: _shaped(head, lead) for name, head in heads.items()}
 
     def unroll(
         self, obs: Values, memory: Tensor | None, begins: Tensor, burn_in: int = 0
@@ -94,7 +94,7 @@ class Network:
     def _unroll(self, obs: Values, memory: Tensor, begins: Tensor) -> dict[str, Tensor]:
         flat = map_values(obs, lambda x: x.flatten(0, 1))
         heads = self._masked_heads(self.module(flat, memory, begins), flat)
-        return {name: head.unflatten(0, begins.shape) for name, head in heads.items()}
+        return {name: _shaped(head, begins.shape) for name, head in heads.items()}
 
     def _leading(self, values: Values) -> torch.Size:
         x = values if isinstance(values, Tensor) else values[self._leaf]
@@ -217,6 +217,11 @@ def map_values(values: Values, function: Callable[[Tensor], Tensor]) -> Values:
     if isinstance(values, Mapping):
         return {leaf: function(x) for leaf, x in values.items()}
     return function(values)
+
+
+def _shaped(x: Tensor, lead: torch.Size) -> Tensor:
+    """Replace the first dimension by several."""
+    return x.reshape(*lead, *x.shape[1:])
 
 
 def _joined_values(named: Mapping[str, Values]) -> Values:

@@ -102,7 +102,7 @@ class NumpyModel:
         if memory is None:
             for layer in self.trunk:
                 x = layer(x, rng)
-            after = {}
+            after: dict[str, Array] = {}
         else:
             x, after = self._run_recurrent_trunk(x, memory)
         outputs: dict[str, Array] = {}

@@ -127,7 +127,7 @@ class TorchLstm(nn.LSTMCell):
         keep_t = (~begins).unsqueeze(2).to(x.dtype)
         memories = []
         for t in range(begins.shape[1]):
-            h, c = (memory * keep_t[:, t]).split(self.hidden_size, 1)
+            h, c = (memory * keep_t[:, t]).chunk(2, 1)
             memory = torch.cat(super().forward(x[:, t], (h, c)), 1)
             memories.append(memory)
         memory_t = torch.stack(memories, 1)
@@ -172,18 +172,29 @@ class TorchHead(nn.Module):
         if isinstance(head, ImplicitHead):
             if tau is None:
                 raise TypeError("an implicit head needs the fractions `tau`")
-            embedded = self.embedding.forward(torch.cos(tau.unsqueeze(-1) * self.steps))
+            embedded = self._layer("embedding").forward(
+                torch.cos(tau.unsqueeze(-1) * self.get_buffer("steps"))
+            )
             return self._outputs(x.unsqueeze(1) * embedded)
         y = self._outputs(x)
         return y.squeeze(-1) if isinstance(head, ScalarHead) else y
 
+    def _layer(self, name: str) -> TorchDense:
+        layer: TorchDense = self._modules[name]  # type: ignore[assignment]
+        return layer
+
     def _outputs(self, x: Tensor) -> Tensor:
         head, each = self.head, getattr(self.head, "each", None)
         if isinstance(head, DuelingHead) or (isinstance(head, ImplicitHead) and head.dueling):
-            value, advantage = self.value.forward(x), self.advantage.forward(x)  # type: ignore[operator]
+            value, advantage = (self._layer(name).forward(x) for name in ("value", "advantage"))
             if each is None:
                 return value + advantage - advantage.mean(-1, keepdim=True)
-            advantage = advantage.unflatten(-1, (-1, each))
+            advantage = _by_action(advantage, each)
             return value.unsqueeze(-2) + advantage - advantage.mean(-2, keepdim=True)
-        y: Tensor = self.out.forward(x)  # type: ignore[operator]
-        return y if each is None else y.unflatten(-1, (-1, each))
+        y = self._layer("out").forward(x)
+        return y if each is None else _by_action(y, each)
+
+
+def _by_action(x: Tensor, each: int) -> Tensor:
+    """Split outputs (…, n each) into those of each action (…, n, each)."""
+    return x.view(*x.shape[:-1], -1, each)

@@ -139,10 +139,10 @@ class TorchImages(nn.Module):
         self.rest = TorchFeatures(rest, scale_bytes, normalise) if rest else None
         self.width = self.rest.width if self.rest is not None else 0
         self.convolutions = nn.ModuleList()
-        for shape in self.images.values():
-            stack, shape = make_layers(layers, shape, init)
+        for image in self.images.values():
+            stack, outputs = make_layers(layers, image, init)
             self.convolutions.append(nn.Sequential(*stack))
-            self.width += torch.Size(shape).numel()
+            self.width += torch.Size(outputs).numel()
 
     def forward(self, obs: Obs) -> Tensor:
         pairs = zip(self.convolutions, self.images, strict=True)
@@ -245,7 +245,7 @@ class LayeredModule(nn.Module):
                 continue
             if memory is None or begins is None:
                 raise TypeError("a recurrent network needs its memory and the begins of episodes")
-            unrolls = x.unflatten(0, begins.shape)
+            unrolls = x.view(*begins.shape, *x.shape[1:])
             outputs, memory_t = layer.forward(unrolls, memory[:, first : first + size], begins)
             x, first = outputs.flatten(0, 1), first + size
             after.append(memory_t.flatten(0, 1))

@@ -57,7 +57,8 @@ class Ppo(ActorCritic):
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             c, metrics = self.config, []
-            b.advantage, b.target, b.old_value = self.advantages(b)
+            advantage, target, old_value = self.advantages(b)
+            b.add(advantage=advantage, target=target, old_value=old_value)
             names = [
                 "obs",
                 self.policy.distribution.drawn,
