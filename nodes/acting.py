@@ -124,11 +124,11 @@ def epsilon_greedy(head: str, setting: str = "epsilon") -> ActingStep:
     return step
 
 
-def softmax_draw(head: str, temperature: Callable[[ActMode], float]) -> ActingStep:
-    """Draw from softmax(scores / temperature)."""
+def softmax_draw(head: str, setting: str) -> ActingStep:
+    """Draw from softmax(scores / temperature), with the temperature of the setting."""
 
     def step(columns: Columns, obs: Array, acting: ActMode) -> None:
-        logits = columns[head] / np.float32(temperature(acting))
+        logits = columns[head] / np.float32(acting.settings[setting])
         columns["action"], columns["logp"] = sampling.sample_categorical(logits, acting.rng)
 
     return step

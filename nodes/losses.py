@@ -100,3 +100,31 @@ def nstep_targets(reward: Tensor, discount: Tensor, valid: Tensor, v: Tensor, st
         summed = torch.where(valid[:, ahead:], summed, target[:, :kept])
         target = torch.cat([summed, target[:, kept:]], 1)
     return target
+
+
+def categorical_projection(atoms: Tensor, p: Tensor, r_t: Tensor, discount_t: Tensor) -> Tensor:
+    """Project the distribution of r + discount Z onto the atoms: Bellemare et al. 2017, algorithm 1.
+
+    Each shifted atom gives its probability to its two neighbours, in proportion to its nearness.
+    """
+    # atoms: (k,) in equal distances; p: (B, k)
+    shifted = (r_t.unsqueeze(1) + discount_t.unsqueeze(1) * atoms).clamp(atoms[0], atoms[-1])
+    distance = (shifted.unsqueeze(1) - atoms.unsqueeze(1)).abs() / (atoms[1] - atoms[0])
+    return ((1 - distance).clamp(min=0) * p.unsqueeze(1)).sum(2)
+
+
+def quantile_huber(z: Tensor, target: Tensor, fractions: Tensor, kappa: float = 1.0) -> Tensor:
+    """sum_i mean_j |tau_i - 1{u_ij < 0}| huber(u_ij) / kappa with u_ij = target_j - z_i, for each row.
+
+    Dabney et al. 2018a, equation 10. z: (B, N), target: (B, M), fractions: (N,) or (B, N)
+    """
+    u = target.unsqueeze(-2) - z.unsqueeze(-1)  # (B, N, M)
+    size = u.detach().abs()
+    huber = torch.where(size <= kappa, 0.5 * u.square(), kappa * (u.abs() - 0.5 * kappa))
+    weight = (fractions.unsqueeze(-1) - (u.detach() < 0).float()).abs()
+    return (weight * huber / kappa).mean(-1).sum(-1)
+
+
+def soft_value(q: Tensor, temperature: float) -> Tensor:
+    """alpha log sum_a exp(Q(s, a) / alpha): Haarnoja et al. 2017, equation 3, for a few actions."""
+    return temperature * torch.logsumexp(q / temperature, -1)

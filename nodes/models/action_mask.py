@@ -35,8 +35,10 @@ def has_mask(obs: ObsColumns, scores: int) -> bool:
 
 
 def mask_scores(scores: Array, obs: Array) -> Array:
-    """Give forbidden actions the score `FORBIDDEN`, when acting."""
-    masked: Array = np.where(obs[ACTION_MASK] == 0, np.float32(FORBIDDEN), scores)
+    """Give forbidden actions the score `FORBIDDEN`, when acting; scores may have several numbers each."""
+    forbidden = obs[ACTION_MASK] == 0
+    forbidden = forbidden.reshape(*forbidden.shape, *[1] * (scores.ndim - forbidden.ndim))
+    masked: Array = np.where(forbidden, np.float32(FORBIDDEN), scores)
     return masked
 
 

@@ -10,11 +10,12 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes import losses
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.numpy_model import MEMORY
-from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
+from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.value_based import ValueBasedLearnMode
 
 if TYPE_CHECKING:
-    from flowrl.nodes.models.networks import Network, TrainableNetwork
+    from flowrl.nodes.models.networks import Network
 
 
 class R2d2(Dqn):
@@ -56,11 +57,8 @@ class R2d2(Dqn):
     def priority_column(self) -> Column:
         return Column("float32", (self.config.unroll_steps,))
 
-    class Learn(NetworkLearnMode):
+    class Learn(ValueBasedLearnMode):
         """Moves the value of each step after the burn-in towards its n-step target."""
-
-        q: TrainableNetwork
-        q_target: Network
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             c = self.config
