@@ -85,11 +85,29 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.models.optimisers import Sgd as Sgd
     from flowrl.nodes.models.recurrent import Gru as Gru
     from flowrl.nodes.models.recurrent import Lstm as Lstm
+    from flowrl.nodes.policies.a2c import A2c as A2c
+    from flowrl.nodes.policies.bc import Bc as Bc
+    from flowrl.nodes.policies.c51 import C51 as C51
+    from flowrl.nodes.policies.d4pg import D4pg as D4pg
+    from flowrl.nodes.policies.ddpg import Ddpg as Ddpg
+    from flowrl.nodes.policies.discrete_sac import DiscreteSac as DiscreteSac
     from flowrl.nodes.policies.dqn import Dqn as Dqn
     from flowrl.nodes.policies.expert import Expert as Expert
+    from flowrl.nodes.policies.impala import Impala as Impala
+    from flowrl.nodes.policies.iqn import Iqn as Iqn
+    from flowrl.nodes.policies.mdqn import Mdqn as Mdqn
     from flowrl.nodes.policies.ppo import Ppo as Ppo
+    from flowrl.nodes.policies.pqn import Pqn as Pqn
+    from flowrl.nodes.policies.qrdqn import Qrdqn as Qrdqn
     from flowrl.nodes.policies.r2d2 import R2d2 as R2d2
+    from flowrl.nodes.policies.rainbow import Rainbow as Rainbow
     from flowrl.nodes.policies.random import Random as Random
+    from flowrl.nodes.policies.redq import Redq as Redq
+    from flowrl.nodes.policies.reinforce import Reinforce as Reinforce
+    from flowrl.nodes.policies.sac import Sac as Sac
+    from flowrl.nodes.policies.sql import Sql as Sql
+    from flowrl.nodes.policies.td3 import Td3 as Td3
+    from flowrl.nodes.policies.tqc import Tqc as Tqc
     from flowrl.nodes.policy import Policy as Policy
     from flowrl.nodes.rewards.rnd import Rnd as Rnd
 

@@ -187,6 +187,17 @@ def tanh_action(head: str) -> ActingStep:
     return step
 
 
+def draw_squashed(mean: str, log_std: str) -> ActingStep:
+    """Draw from a normal distribution with these heads, and squash into (-1, 1)."""
+
+    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+        limited = np.clip(columns[log_std], *sampling.LOG_STD_LIMITS)
+        drawn, _ = sampling.sample_gaussian(columns[mean], limited, acting.rng)
+        columns["action"] = np.tanh(drawn)
+
+    return step
+
+
 def add_noise(setting: str) -> ActingStep:
     """Add normal noise with the deviation of the setting, and clip the action to [-1, 1]."""
 

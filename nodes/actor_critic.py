@@ -10,10 +10,11 @@ from flowrl.core.config import param, part
 from flowrl.nodes.acting import ActingStep, draw, most_likely
 from flowrl.nodes.algorithm import Algorithm, Net
 from flowrl.nodes.distributions import Distribution, distribution_of
-from flowrl.nodes.lazy import torch
+from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.heads import ScalarHead
 from flowrl.nodes.models.numpy_model import MEMORY
-from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
+from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode, to_numpy
+from flowrl.nodes.returns import gae
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 if TYPE_CHECKING:
@@ -103,6 +104,13 @@ class ActorCriticLearnMode(NetworkLearnMode):
             v_tp1 = v_t.roll(-1)
             v_tp1[cut_t] = self._values_at(b, heads, cut_t)
         return v_t, v_tp1, cut_t
+
+    def advantages(self, b: LearnBatch, lambda_: float) -> tuple[Any, Any]:
+        """Generalised advantages and the targets of the value head, shaped as `b.reward`."""
+        v_t, v_tp1, cut_t = map(to_numpy, self.values(b))
+        reward, discount = (to_numpy(column.flatten()) for column in (b.reward, b.discount))
+        advantage = gae(reward, discount, v_t, v_tp1, cut_t, lambda_)
+        return tensor(advantage).view(b.reward.shape), tensor(advantage + v_t).view(b.reward.shape)
 
     def _values_at(self, b: LearnBatch, heads: Mapping[str, Any], cut_t: Any) -> Any:
         """The values of the next observations at cuts."""

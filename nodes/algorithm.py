@@ -56,6 +56,7 @@ ROW_COLUMNS: Schema = {
     "truncated": Column("bool"),
     "last": Column("bool"),
     "valid": Column("bool"),
+    "offset": Column("int32"),
 }
 
 
@@ -109,7 +110,7 @@ class Net:
     model: Model
     inputs: Inputs  # usually {"obs": self.obs}
     heads: Heads
-    copies: int = 1  # several networks of this form; heads are (B, copies, …)
+    copies: int | None = None  # so many networks of this form; heads are then (B, copies, …)
     target: Target | None = None  # with it, there is a target network of the name and `_target`
     masked: str = ""  # the head that obeys the action mask, if the observations have one
 
@@ -123,7 +124,7 @@ class Algorithm(Policy):
     actions: ClassVar[Literal["discrete", "real", "any"]] = "any"
     other_algorithms: ClassVar[str] = ""  # what to take instead, for actions of another kind
     acting_network: ClassVar[str] = "net"  # the name of the network that acts
-    # Squashing algorithms act in (-1, 1), which is scaled to the bounds of the actions.
+    # Squashing algorithms choose real-valued actions in (-1, 1), which are scaled to their bounds.
     squashes: ClassVar[bool] = False
     # Whether rows are unrolls (`unroll_steps`): never, with a recurrent model only, or always.
     unrolls: ClassVar[Literal["never", "recurrent", "always"]] = "never"
@@ -183,6 +184,12 @@ class Algorithm(Policy):
     def action_size(self) -> int:
         """The number of real-valued actions, or of n."""
         return int(self.action.n or np.prod(self.action.shape, dtype=np.int64))
+
+    @property
+    def box(self) -> Box | None:
+        """The bounds to which squashed actions are scaled; None if the algorithm squashes none."""
+        is_real = np.dtype(self.action.dtype).kind == "f"
+        return Box(self.action) if self.squashes and is_real else None
 
     @property
     def unit_action(self) -> Column:
@@ -258,7 +265,7 @@ class Algorithm(Policy):
             memory=net.model.memory_columns(),
             rng=rng,
             action_space=self.action,
-            to_env=Box(self.action).to_env if self.squashes else None,
+            to_env=self.box.to_env if self.box else None,
         )
 
     def _exploring_steps(self) -> list[ExploringStep]:
@@ -288,7 +295,8 @@ class Algorithm(Policy):
             raise UnsoundError(
                 f"{self.name} needs real-valued actions; the env takes {action}", hint, "policy"
             )
-        if self.squashes and not all(np.isfinite(bound).all() for bound in action_bounds(action)):
+        is_bounded = all(np.isfinite(bound).all() for bound in action_bounds(action))
+        if self.box is not None and not is_bounded:
             what = f"{self.name} scales its actions to their bounds; the env takes {action}"
             raise UnsoundError(what, "wrap the env, so that its actions are bounded", "policy")
 

@@ -6,9 +6,11 @@ terminated.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from flowrl.nodes.lazy import functional, torch
+from flowrl.nodes.models.sampling import LOG_STD_LIMITS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,3 +130,20 @@ def quantile_huber(z: Tensor, target: Tensor, fractions: Tensor, kappa: float = 
 def soft_value(q: Tensor, temperature: float) -> Tensor:
     """alpha log sum_a exp(Q(s, a) / alpha): Haarnoja et al. 2017, equation 3, for a few actions."""
     return temperature * torch.logsumexp(q / temperature, -1)
+
+
+def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """a = tanh(mean + std noise) and log pi(a): Haarnoja et al. 2018a, appendix C; (B, n) to (B, n), (B,).
+
+    log(1 - tanh(x)^2) is computed as 2 (log 2 - x - softplus(-2 x)), which is stable for large x.
+    """
+    log_std = log_std.clamp(*LOG_STD_LIMITS)
+    x = mean + log_std.exp() * noise
+    normal = -0.5 * (noise.square() + math.log(2 * math.pi)) - log_std
+    change = 2 * (math.log(2) - x - functional.softplus(-2 * x))
+    return x.tanh(), (normal - change).sum(-1)
+
+
+def smoothed_action(action: Tensor, noise: Tensor, limit: float) -> Tensor:
+    """clip(a + clip(noise, -c, c), -1, 1): Fujimoto et al. 2018, equation 14."""
+    return (action + noise.clamp(-limit, limit)).clamp(-1, 1)

@@ -98,7 +98,7 @@ class NetworkLearnMode:
         self.rng = np.random.default_rng(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.now = SimpleNamespace()  # the scheduled settings of this train iteration
-        self.box = Box(policy.action) if policy.squashes else None
+        self.box = policy.box
         for k, (name, net) in enumerate(policy.nets.items()):
             network = self._build(net, seed + k)
             setattr(self, name, network)

@@ -76,11 +76,11 @@ class Model(Part):
         """Make a module from observations (B, …) to a dict of heads (B, …)."""
         raise NotImplementedError(f"{type(self).__name__} does not define network")
 
-    def build(self, obs: ObsColumns, heads: Heads, seed: int, copies: int = 1) -> Module:
+    def build(self, obs: ObsColumns, heads: Heads, seed: int, copies: int | None = None) -> Module:
         """Make the module, with initial weights drawn from `seed` alone; with `copies`, several as one."""
         with _BUILD_LOCK, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if copies == 1:
+            if copies is None:
                 return self.network(obs, heads)
             from flowrl.nodes.models.torch_modules import Copies
 

@@ -7,6 +7,7 @@ import numpy as np
 from flowrl.core.batch import Array
 
 LOG_2PI = float(np.log(2 * np.pi))
+LOG_STD_LIMITS = (-5.0, 2.0)  # of squashed Gaussians, so that their likelihoods stay finite
 
 
 def argmax(scores: Array) -> Array:

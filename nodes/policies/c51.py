@@ -71,7 +71,12 @@ class C51(ValueBased):
             with torch.no_grad():
                 divergence = cross_entropy + torch.special.xlogy(target_t, target_t).sum(-1)
                 mean = (logp_t.exp() @ atoms).mean()
-            return {"loss": loss, "q": mean, "grad_norm": norm, "priority": divergence.clamp_(min=0)}
+            return {
+                "loss": loss,
+                "q": mean,
+                "grad_norm": norm,
+                "priority": divergence.clamp_(min=0),
+            }
 
         def masked(self, values: Any, obs: Any) -> Any:
             return mask_tensor(values, obs[ACTION_MASK]) if self.policy.masks else values

@@ -57,7 +57,7 @@ class Ppo(ActorCritic):
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             c, metrics = self.config, []
-            advantage, target, old_value = self.advantages(b)
+            advantage, target, old_value = self.targets(b)
             b.add(advantage=advantage, target=target, old_value=old_value)
             names = [
                 "obs",
@@ -76,7 +76,7 @@ class Ppo(ActorCritic):
             means = torch.stack(metrics).mean(0)
             return {**dict(zip(METRICS, means, strict=True)), "lr": self.now.lr}
 
-        def advantages(self, b: LearnBatch) -> tuple[Any, Any, Any]:
+        def targets(self, b: LearnBatch) -> tuple[Any, Any, Any]:
             """The advantages, and the targets and old values of the value head, shaped as `b.reward`."""
             v_t, v_tp1, cut_t = map(to_numpy, self.values(b))
             mean, std = self.return_moments()

@@ -18,9 +18,7 @@ class Rainbow(C51):
     """C51 with the improvements that Rainbow combines; it explores by the noise of its layers."""
 
     class Config(C51.Config):
-        model: Any = part(
-            "model", "the network of Q(s, ·)", shared="model", default=DEFAULT_MODEL
-        )
+        model: Any = part("model", "the network of Q(s, ·)", shared="model", default=DEFAULT_MODEL)
         nstep: int = param(3, "rewards that are summed before the target bootstraps", ge=1)
         double: bool = param(
             True, "the online network chooses the next action, the target network evaluates it"

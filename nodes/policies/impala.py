@@ -1,0 +1,70 @@
+"""IMPALA (Espeholt et al. 2018): an actor-critic whose V-trace corrects for data of older weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowrl.core.config import param
+from flowrl.nodes.actor_critic import ActorCritic, ActorCriticLearnMode
+from flowrl.nodes.lazy import tensor
+from flowrl.nodes.network_learn_mode import LearnBatch, to_numpy
+from flowrl.nodes.returns import vtrace
+from flowrl.nodes.schedules import Scheduled, scheduled
+
+
+class Impala(ActorCritic):
+    """Learns from ordered rows of slightly older weights, so that collecting and learning can overlap."""
+
+    on_policy = False
+
+    class Config(ActorCritic.Config):
+        rho_limit: float = param(1.0, "limit of the ratios that weight errors (rho bar)", gt=0)
+        c_limit: float = param(1.0, "limit of the ratios that weight later errors (c bar)", gt=0)
+        gae_lambda: float = param(1.0, "factor of these ratios", ge=0, le=1)
+        lr: Scheduled = scheduled(6e-4, "learning rate", ge=0)
+        max_grad_norm: float | None = param(
+            0.5, "longer gradients are scaled down to this norm; null: none are", gt=0
+        )
+
+    class Learn(ActorCriticLearnMode):
+        def learn(self, b: LearnBatch) -> dict[str, Any]:
+            c = self.config
+            heads = self.heads(b)
+            logp, entropy = self.policy.distribution.logp_entropy(heads, b)
+            log_ratio = logp.detach() - b.logp
+            target, advantage = self.corrected(b, log_ratio)
+            policy_loss = -(logp * advantage).mean()
+            value_loss = (heads["value"] - target).square().mean()
+            entropy = entropy.mean()
+            loss = policy_loss + c.value_weight * value_loss - self.now.entropy_weight * entropy
+            norm = self.net.descend(loss, self.now.lr)
+            return {
+                "policy_loss": policy_loss,
+                "value_loss": value_loss,
+                "entropy": entropy,
+                "ratio": log_ratio.exp().mean(),
+                "grad_norm": norm,
+            }
+
+        def corrected(self, b: LearnBatch, log_ratio: Any) -> tuple[Any, Any]:
+            """The targets of the value head and the advantages, shaped as `b.reward`."""
+            c = self.config
+            v_t, v_tp1, cut_t = map(to_numpy, self.values(b))
+            reward, discount, log_ratio = (
+                to_numpy(column.flatten()) for column in (b.reward, b.discount, log_ratio)
+            )
+            found = vtrace(
+                np.exp(log_ratio),
+                reward,
+                discount,
+                v_t,
+                v_tp1,
+                cut_t,
+                rho_limit=c.rho_limit,
+                c_limit=c.c_limit,
+                lambda_=c.gae_lambda,
+            )
+            target, advantage = (tensor(x).view(b.reward.shape) for x in found)
+            return target, advantage

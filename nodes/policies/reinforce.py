@@ -1,0 +1,42 @@
+"""REINFORCE (Williams 1992): the policy gradient with the returns of whole episodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrl.core.config import param
+from flowrl.nodes.actor_critic import ActorCritic, ActorCriticLearnMode
+from flowrl.nodes.algorithm import Net
+from flowrl.nodes.lazy import tensor
+from flowrl.nodes.network_learn_mode import LearnBatch, to_numpy
+from flowrl.nodes.returns import discounted_returns, normalise
+from flowrl.nodes.schedules import Scheduled, scheduled
+
+
+class Reinforce(ActorCritic):
+    """Makes the actions of episodes with high returns more likely. It needs whole episodes (`episode_collector`)."""
+
+    reads = ("obs", "reward", "last", "offset")
+    unrolls = "never"
+
+    class Config(ActorCritic.Config):
+        normalise_returns: bool = param(
+            True, "normalise the returns of a token to mean 0 and standard deviation 1"
+        )
+        lr: Scheduled = scheduled(3e-3, "learning rate", ge=0)
+
+    def networks(self) -> dict[str, Net]:
+        heads = self.distribution.heads
+        masked = "logits" if "logits" in heads else ""
+        return {"net": Net(self.model(), {"obs": self.obs}, heads, masked=masked)}
+
+    class Learn(ActorCriticLearnMode):
+        def learn(self, b: LearnBatch) -> dict[str, Any]:
+            returns = discounted_returns(to_numpy(b.reward), to_numpy(b.last), self.config.gamma)
+            weight = normalise(returns) if self.config.normalise_returns else returns
+            logp, entropy = self.policy.distribution.logp_entropy(self.net(b.obs), b)
+            policy_loss = -(logp * tensor(weight)).mean()
+            entropy = entropy.mean()
+            norm = self.net.descend(policy_loss - self.now.entropy_weight * entropy, self.now.lr)
+            found = {"policy_loss": policy_loss, "entropy": entropy, "grad_norm": norm}
+            return {**found, "return": float(returns.mean())}
