@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flowrl.core.batch import Column, Schema
 from flowrl.core.config import param, part
 from flowrl.nodes.acting import ActingStep, draw, most_likely
-from flowrl.nodes.algorithm import Algorithm, Net
+from flowrl.nodes.algorithm import Algorithm, Net, UnrollRule
 from flowrl.nodes.distributions import Distribution, distribution_of
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.heads import ScalarHead
@@ -32,10 +32,10 @@ DEFAULT_MODEL = {
 class ActorCritic(Algorithm):
     """An algorithm with one network for the distribution of actions and for the value of observations."""
 
-    reads = (
+    reads: ClassVar[tuple[str, ...]] = (
         "obs", "next_obs", "reward", "discount", "terminated", "truncated", "last", "logp",
     )  # fmt: skip
-    unrolls = "recurrent"
+    unrolls: ClassVar[UnrollRule] = "recurrent"
     on_policy: ClassVar[bool] = True
 
     class Config(Algorithm.Config):

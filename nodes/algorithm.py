@@ -60,6 +60,9 @@ ROW_COLUMNS: Schema = {
 }
 
 
+UnrollRule = Literal["never", "recurrent", "always"]
+
+
 class Target(BaseConfig):
     """How a target network follows the network that learns."""
 
@@ -127,7 +130,7 @@ class Algorithm(Policy):
     # Squashing algorithms choose real-valued actions in (-1, 1), which are scaled to their bounds.
     squashes: ClassVar[bool] = False
     # Whether rows are unrolls (`unroll_steps`): never, with a recurrent model only, or always.
-    unrolls: ClassVar[Literal["never", "recurrent", "always"]] = "never"
+    unrolls: ClassVar[UnrollRule] = "never"
     Learn: ClassVar[type[NetworkLearnMode]]
 
     class Config(BaseConfig):

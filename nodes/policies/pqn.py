@@ -79,5 +79,6 @@ class Pqn(Algorithm):
             """The Q(lambda) returns of all rows (N,)."""
             with torch.no_grad():
                 v_tp1 = self.q(b.next_obs)["q"].amax(-1)
-            columns = (b.reward, b.discount, v_tp1, b.last | b.terminated | b.truncated)
-            return tensor(q_lambda(*map(to_numpy, columns), self.config.q_lambda))
+            cut_t = b.last | b.terminated | b.truncated
+            r_t, discount_t, v_tp1, cut_t = map(to_numpy, (b.reward, b.discount, v_tp1, cut_t))
+            return tensor(q_lambda(r_t, discount_t, v_tp1, cut_t, self.config.q_lambda))
