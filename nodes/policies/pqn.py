@@ -80,5 +80,5 @@ class Pqn(Algorithm):
             with torch.no_grad():
                 v_tp1 = self.q(b.next_obs)["q"].amax(-1)
             cut_t = b.last | b.terminated | b.truncated
-            r_t, discount_t, v_tp1, cut_t = map(to_numpy, (b.reward, b.discount, v_tp1, cut_t))
-            return tensor(q_lambda(r_t, discount_t, v_tp1, cut_t, self.config.q_lambda))
+            reward, discount, value, cut = map(to_numpy, (b.reward, b.discount, v_tp1, cut_t))
+            return tensor(q_lambda(reward, discount, value, cut, self.config.q_lambda))
