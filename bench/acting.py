@@ -26,9 +26,10 @@ import torch
 from flowrl.core.batch import Array, Column
 from flowrl.machine.numerics import reset_numerics
 from flowrl.nodes.models.cnn import Cnn
-from flowrl.nodes.models.gru import MEMORY, Gru
+from flowrl.nodes.models.heads import DuelingHead, Heads, LinearHead
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import DuelingHead, Heads, LinearHead, Model, TorchInference
+from flowrl.nodes.models.model import Model, TorchInference
+from flowrl.nodes.models.recurrent import Gru
 
 VECTOR, IMAGE = Column("float32", (8,)), Column("uint8", (4, 84, 84))
 HEADS: Heads = {"policy": LinearHead(4), "value": LinearHead(1)}
@@ -74,18 +75,17 @@ def forward_calls(
     }
     inference_model = model.inference_model(column, heads, tuple(heads))
     obs = _random_obs(column, envs)
-    memory = {n: np.zeros((envs, *c.shape), c.dtype) for n, c in model.memory_columns().items()}
+    memory = [np.zeros((envs, *c.shape), c.dtype) for c in model.memory_columns().values()]
     calls: dict[str, Call] = {}
     if not isinstance(inference_model, TorchInference):
         inference_model.load(arrays)
-        memory_arguments = (memory,) if memory else ()
-        calls["numpy"] = lambda: inference_model(obs, *memory_arguments)
+        calls["numpy"] = lambda: inference_model(obs, *memory)
 
     def inputs() -> tuple[Any, ...]:
         if not memory:
             return (torch.from_numpy(obs),)
         begins = torch.zeros((envs, 1), dtype=torch.bool)
-        return torch.from_numpy(obs), torch.from_numpy(memory[MEMORY]), begins
+        return torch.from_numpy(obs), torch.from_numpy(memory[0]), begins
 
     def call_under(mode: Callable[[], Any], forward: Callable[..., Any]) -> Call:
         def call() -> dict[str, Array]:

@@ -6,7 +6,9 @@ import numpy as np
 import torch
 
 from flowrl.core.batch import Batch, Column
-from flowrl.nodes.policy import LearnMode, Policy
+from flowrl.core.state import Count
+from flowrl.nodes.network_learn_mode import LearnBatch
+from flowrl.nodes.policy import LearnMode, LearnResult, Policy
 
 OBS = Column("float32", (4,))
 DISCRETE = Column("int64", n=2)
@@ -39,17 +41,28 @@ def poison(seed: int) -> None:
     np.random.seed(seed)
 
 
-def trained(policy: Policy, iters: int = 20, poisoned: int = 0, command: Any = None) -> LearnMode:
+def trained(policy: Policy, iters: int = 20, poisoned: int = 0) -> LearnMode:
     """A learn mode after `iters` train iterations."""
     poison(poisoned)
     mode = policy.learn_mode(seed=7)
-    learn(mode, range(iters), command)
+    learn(mode, range(iters))
     return mode
 
 
-def learn(mode: LearnMode, seeds: range, command: Any = None) -> None:
+def learn(mode: LearnMode, seeds: range) -> None:
     for seed in seeds:
-        mode.forward(rows(seed=seed), command or {})
+        learn_from(mode, rows(seed=seed))
+
+
+def learn_from(mode: Any, batch: Batch, **settings: float) -> LearnResult:
+    """Do one train iteration with the command at the start of a run, and with these settings in it."""
+    result: LearnResult = mode.forward(batch, {**mode.policy.command(Count()), **settings})
+    return result
+
+
+def tensors(batch: Batch) -> LearnBatch:
+    """A batch as `learn` gets it."""
+    return LearnBatch(batch, {}, None)
 
 
 def same_bits(one: Any, other: Any) -> bool:

@@ -16,6 +16,7 @@ from flowrl.nodes.evaluators.evaluation import play_episodes
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
+from tests.nodes.learn_modes import learn_from
 
 SPACES: dict[str, dict[str, Any]] = {
     "Discrete": {"n": 4},
@@ -80,11 +81,11 @@ def test_ppo_acts_and_learns_in_every_supported_space(space: str) -> None:
     policy = policy_of(Ppo, envs)
     mode = policy.learn_mode(0)
     node = SampleCollector(envs=envs, policy=policy, n_sample=60, seed=1)
-    batch = node.fire(State(mode.weights(), {"lr": 1e-3}))
+    batch = node.fire(State(mode.weights()))
     seen = batch["next_obs"].reshape(batch["action"].shape)
     np.testing.assert_array_equal(batch["action"].astype(np.float32), seen)
     before = {name: array.copy() for name, array in mode.weights().items()}
-    learned = mode.forward(batch, {"lr": 1e-3})
+    learned = learn_from(mode, batch)
     assert np.isfinite(float(learned.metrics["policy_loss"]))
     assert any(not np.array_equal(before[name], now) for name, now in mode.weights().items())
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from flowrl.core.batch import Batch, Column
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.distributions import Categorical, DiagonalGaussian, distribution_of
+from tests.nodes.learn_modes import tensors
 
 seeds = st.integers(0, 2**32)
 
@@ -29,7 +30,7 @@ def test_categorical_agrees_with_torch(seed: int, rows: int, n: int) -> None:
     mine = distribution_of(Column("int64", n=n))
     out = {"logits": logits_of(seed, rows, n)}
     sampled_actions = mine.sample(out, np.random.default_rng(seed))
-    logp, entropy = mine.logp_entropy(as_torch(out), mine.sampled_actions(Batch(sampled_actions)))
+    logp, entropy = mine.logp_entropy(as_torch(out), tensors(Batch(sampled_actions)))
     theirs = torch.distributions.Categorical(logits=torch.from_numpy(out["logits"]))
     wanted = theirs.log_prob(torch.from_numpy(sampled_actions["action"].copy()))
     torch.testing.assert_close(logp, wanted, rtol=1e-4, atol=1e-5)
@@ -44,7 +45,7 @@ def test_multi_categorical_agrees_with_torch(seed: int, rows: int, counts: list[
     mine = distribution_of(Column("int64", (len(counts),), low=(0.0,) * len(counts), high=high))
     out = {"logits": logits_of(seed, rows, sum(counts))}
     sampled_actions = mine.sample(out, np.random.default_rng(seed))
-    logp, entropy = mine.logp_entropy(as_torch(out), mine.sampled_actions(Batch(sampled_actions)))
+    logp, entropy = mine.logp_entropy(as_torch(out), tensors(Batch(sampled_actions)))
     parts = torch.from_numpy(out["logits"]).split(counts, 1)
     theirs = [torch.distributions.Categorical(logits=part) for part in parts]
     action = torch.from_numpy(sampled_actions["action"].copy())
@@ -72,7 +73,7 @@ def test_diagonal_gaussian_agrees_with_torch(seed: int, rows: int, shape: list[i
     n = int(np.prod(shape, dtype=int))
     out = {"mean": logits_of(seed, rows, n), "log_std": logits_of(seed + 1, rows, n) / 3}
     sampled_actions = mine.sample(out, np.random.default_rng(seed))
-    logp, entropy = mine.logp_entropy(as_torch(out), mine.sampled_actions(Batch(sampled_actions)))
+    logp, entropy = mine.logp_entropy(as_torch(out), tensors(Batch(sampled_actions)))
     mean, std = torch.from_numpy(out["mean"]), torch.from_numpy(out["log_std"]).exp()
     theirs = torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)
     wanted = theirs.log_prob(torch.from_numpy(sampled_actions["unclipped"].copy()))
@@ -82,6 +83,44 @@ def test_diagonal_gaussian_agrees_with_torch(seed: int, rows: int, shape: list[i
     assert sampled_actions["action"].shape == (rows, *shape)
     flat = sampled_actions["action"].reshape(rows, -1)
     np.testing.assert_array_equal(flat, np.clip(sampled_actions["unclipped"], -1, 1))
+
+
+def test_likelihoods_of_unrolls_are_those_of_their_steps() -> None:
+    """Heads and actions may have any leading dimensions."""
+    several = Column("int64", (2,), low=(0.0, 0.0), high=(1.0, 2.0))
+    for column in (Column("int64", n=3), several, Column("float32", (2,), low=-1.0, high=1.0)):
+        mine = distribution_of(column)
+        n = mine.heads["logits"].n if "logits" in mine.heads else 2
+        out = {name: logits_of(1, 12, n) for name in mine.heads}
+        drawn = mine.sample(out, np.random.default_rng(0))
+        flat = mine.logp_entropy(as_torch(out), tensors(Batch(drawn)))
+        unrolled = {name: x.reshape(3, 4, *x.shape[1:]) for name, x in drawn.items()}
+        heads = {name: x.reshape(3, 4, -1) for name, x in out.items()}
+        found = mine.logp_entropy(as_torch(heads), tensors(Batch(unrolled)))
+        for one, other in zip(found, flat, strict=True):
+            torch.testing.assert_close(one, other.view(3, 4))
+
+
+def test_divergences_agree_with_torch() -> None:
+    logits = [torch.from_numpy(logits_of(seed, 5, 5)) for seed in (1, 2)]
+    p, q = (torch.distributions.Categorical(logits=x) for x in logits)
+    one = distribution_of(Column("int64", n=5))
+    found = one.divergence(*({"logits": x} for x in logits))
+    torch.testing.assert_close(found, torch.distributions.kl_divergence(p, q))
+    several = distribution_of(Column("int64", (2,), low=(0.0, 0.0), high=(1.0, 2.0)))
+    parts = [
+        [torch.distributions.Categorical(logits=x) for x in y.split([2, 3], 1)] for y in logits
+    ]
+    wanted = sum(torch.distributions.kl_divergence(a, b) for a, b in zip(*parts, strict=True))
+    torch.testing.assert_close(several.divergence(*({"logits": x} for x in logits)), wanted)
+    pairs = [(mean, x.flip(0) / 3) for mean, x in zip(logits, logits, strict=True)]
+    p, q = (
+        torch.distributions.Independent(torch.distributions.Normal(mean, std.exp()), 1)
+        for mean, std in pairs
+    )
+    normal = distribution_of(Column("float32", (5,)))
+    found = normal.divergence(*({"mean": mean, "log_std": std} for mean, std in pairs))
+    torch.testing.assert_close(found, torch.distributions.kl_divergence(p, q), rtol=1e-4, atol=1e-4)
 
 
 def test_the_mode_is_drawn_most_often() -> None:

@@ -11,8 +11,8 @@ from flowrl.core.batch import Column
 from flowrl.core.state import State
 from flowrl.nodes.envs.spec import observation_columns
 from flowrl.nodes.greedy_policy import GreedyPolicy, observation_rows
-from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.models.recurrent import Gru
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.r2d2 import R2d2
 from flowrl.nodes.policies.random import Random

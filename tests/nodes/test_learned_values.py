@@ -18,6 +18,7 @@ from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policy import Policy
+from tests.nodes.learn_modes import tensors
 
 GAMMA = 0.5
 # The states come in turns: V(0) = 1 + gamma V(1), and V(1) = 2 + gamma V(0) unless it is the end.
@@ -44,15 +45,15 @@ def test_dqn_learns_the_values_of_truncated_and_of_terminated_episodes(
     ends: str, values: list[float], nstep: int
 ) -> None:
     envs = envs_of("AlternatingEnv", ends=ends)
-    params = {"model": Mlp(**TABLE), "dueling": False, "lr": 0.06, "target_every_iters": 20}
-    policy = policy_of(Dqn, envs, nstep=nstep, epsilon_end=1.0, **params)
+    params = {"model": Mlp(**TABLE), "dueling": False, "lr": 0.06, "target": {"every_iters": 20}}
+    policy = policy_of(Dqn, envs, nstep=nstep, epsilon={"end": 1.0}, **params)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64, seed=1)
     buffer = NaiveReplayBuffer(batch_size=32, seed=1)
     learner = Learner(policy=policy, seed=1)
     buffer.push(collector.fire(learner.state()))
     for _ in range(200):
         learner.train(buffer.sample())
-    q = learner.mode.online(torch.arange(2))["q"].detach().numpy()  # (states, actions)
+    q = learner.mode.q(torch.arange(2))["q"].detach().numpy()  # (states, actions)
     np.testing.assert_allclose(q, np.repeat([values], 2, 0).T, atol=0.08)
 
 
@@ -68,7 +69,7 @@ def test_ppo_learns_the_values_of_truncated_and_of_terminated_episodes(
     learner = Learner(policy=policy, seed=2)
     for _ in range(40):
         learner.train(collector.fire(learner.state()))
-    found = learner.mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
+    found = learner.mode.net(torch.arange(2))["value"].detach().numpy()
     np.testing.assert_allclose(found, values, atol=0.05)
 
 
@@ -80,8 +81,8 @@ def test_a_token_that_ends_within_an_episode_does_not_change_ppos_values(n_sampl
     collector = SampleCollector(envs=envs, policy=policy, n_sample=n_sample, seed=3)
     learner = Learner(policy=policy, seed=3)
     batch = collector.fire(learner.state())
-    advantage, goal, v_t = learner.mode.advantages(batch)
-    v = learner.mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
+    advantage, goal, v_t = learner.mode.advantages(tensors(batch))
+    v = learner.mode.net(torch.arange(2))["value"].detach().numpy()
     wanted = np.where(batch["obs"] == 0, 1 + GAMMA * v[1], 2 + GAMMA * v[0])
     np.testing.assert_allclose(goal, wanted, rtol=1e-5)
     np.testing.assert_allclose(advantage, wanted - v[batch["obs"]], rtol=1e-4, atol=1e-6)

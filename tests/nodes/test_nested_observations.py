@@ -19,7 +19,9 @@ from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
-from flowrl.nodes.models.model import Heads, ModuleModel
+from flowrl.nodes.models.cnn import Cnn
+from flowrl.nodes.models.heads import Heads
+from flowrl.nodes.models.model import ModuleModel
 from flowrl.nodes.observations import (
     NestedColumns,
     columns_under,
@@ -34,6 +36,7 @@ from flowrl.nodes.policies.random import Random
 from flowrl.nodes.policy import Policy
 
 LEAVES = ["camera", "pair/0", "pair/1"]
+SMALL_CNN = Cnn(channels=[4], kernels=[3], strides=[2], hidden=[32])  # for images of 6x6 pixels
 PAIR = NestedColumns({"a": Column("uint8", (3,)), "b": Column("float32")})
 
 
@@ -78,7 +81,7 @@ def test_the_error_of_an_invalid_leaf_names_it(broken: str, what: str) -> None:
 @pytest.mark.parametrize("nstep", [1, 3])
 def test_each_leaf_is_a_column_as_described(nstep: int) -> None:
     envs = envs_of()
-    policy = policy_of(Dqn, envs, nstep=nstep)
+    policy = policy_of(Dqn, envs, nstep=nstep, model=SMALL_CNN)
     node = SampleCollector(envs=envs, policy=policy, n_sample=31, seed=1)
     known = Surroundings({}, {"envs": envs.spec()}, frozenset({"data"}))
     described = node.describe(node.config, known).outs["data"]
@@ -95,10 +98,10 @@ def test_each_leaf_is_a_column_as_described(nstep: int) -> None:
 def test_policies_learn_from_a_leaf(cls: type[Policy]) -> None:
     envs = envs_of(count=8)
     if cls is Dqn:
-        params = {"gamma": 0.0, "epsilon_end": 0.3, "epsilon_decay_steps": 400}
+        params = {"gamma": 0.0, "epsilon": {"end": 0.3, "env_steps": 400}}
     else:
         params = {"gamma": 0.0, "lr": 3e-3}
-    policy = policy_of(cls, envs, **params)
+    policy = policy_of(cls, envs, model=SMALL_CNN, **params)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=128, seed=1)
     buffer, learner = NaiveReplayBuffer(seed=1), Learner(policy=policy, seed=1)
     for _ in range(30):
@@ -174,6 +177,7 @@ def test_a_leaf_is_found_in_dictionaries_and_tuples() -> None:
 GRAPH = """
 extends: cartpole_dqn
 env: {id: "tests.nodes.nested_envs:Nested", max_episode_steps: 4}
+policy: {model: {type: cnn, channels: [4], kernels: [3], strides: [2], hidden: [32]}}
 nodes: {evaluator: {stop_value: null, episodes: 3}}
 """
 

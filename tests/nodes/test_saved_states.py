@@ -14,14 +14,13 @@ from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.rewards.rnd import Rnd
-from tests.nodes.learn_modes import CONTINUOUS, DISCRETE, OBS, learn, rows, same_bits
+from tests.nodes.learn_modes import CONTINUOUS, DISCRETE, OBS, learn, learn_from, rows, same_bits
 
 Make = Callable[..., Any]
-LR = {"lr": 1e-3}
 
 
 def dqn(**params: Any) -> Any:
-    return Dqn(obs=OBS, action=DISCRETE, target_every_iters=4, **params).learn_mode(0)
+    return Dqn(obs=OBS, action=DISCRETE, target={"every_iters": 4}, **params).learn_mode(0)
 
 
 def ppo(**params: Any) -> Any:
@@ -61,11 +60,11 @@ def test_a_state_of_another_algorithm_is_refused() -> None:
 @every_mode
 def test_learning_does_not_change_a_saved_state(make: Make) -> None:
     mode, again = make(), make()
-    learn(mode, range(3), LR)
+    learn(mode, range(3))
     saved = mode.state_dict()
-    learn(mode, range(3, 6), LR)
+    learn(mode, range(3, 6))
     again.load_state_dict(saved)
-    learn(again, range(3, 6), LR)
+    learn(again, range(3, 6))
     assert same_bits(again.state_dict(), mode.state_dict())
     assert not same_bits(saved, mode.state_dict())
 
@@ -75,10 +74,10 @@ def test_loading_replaces_the_whole_state(make: Make) -> None:
     """Otherwise moments of the optimiser or random numbers would change the next step."""
     fresh, used = make(), make()
     start = make().state_dict()
-    learn(used, range(10, 15), LR)
+    learn(used, range(10, 15))
     used.load_state_dict(start)
     for mode in (fresh, used):
-        learn(mode, range(4), LR)
+        learn(mode, range(4))
     assert same_bits(fresh.state_dict(), used.state_dict())
 
 
@@ -93,7 +92,7 @@ def test_learning_does_not_change_returned_weights(policy: Any) -> None:
     obs = rows(5)["obs"]
     acted = act.forward(obs)["action"].copy()
     for _ in range(3):
-        mode.forward(batch, LR)
+        learn_from(mode, batch)
     assert all(np.array_equal(given[name], before[name]) for name in before)
     np.testing.assert_array_equal(act.forward(obs)["action"], acted)
     assert any(not np.array_equal(mode.weights()[name], before[name]) for name in before)

@@ -24,8 +24,8 @@ from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvM
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.wrappers.episodes import TimeLimit
 from flowrl.nodes.learners.learner import Learner
-from flowrl.nodes.models.gru import Gru
 from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.models.recurrent import Gru
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.r2d2 import R2d2
@@ -59,15 +59,15 @@ def envs_of(**env: Any) -> SerialEnvManager:
 
 def learned_by_dqn(collect: Callable[..., Any], envs: Any, nstep: int) -> Any:
     spec = envs.spec()
-    table = {"model": Mlp(hidden=[]), "dueling": False, "lr": 0.05, "target_every_iters": 10}
+    table = {"model": Mlp(hidden=[]), "dueling": False, "lr": 0.05, "target": {"every_iters": 10}}
     policy = Dqn(
-        obs=spec.obs, action=spec.action, gamma=GAMMA, nstep=nstep, epsilon_end=1.0, **table
+        obs=spec.obs, action=spec.action, gamma=GAMMA, nstep=nstep, epsilon={"end": 1.0}, **table
     )
     learner = Learner(policy=policy, seed=1)
     collector = collect(envs=envs, policy=policy, seed=1)
     for _ in range(120):
         learner.train(collector.fire(learner.state()))
-    return learner.mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
+    return learner.mode.q(torch.arange(2))["q"].detach().numpy().mean(1)
 
 
 def learned_by_ppo(collect: Callable[..., Any], envs: SerialEnvManager, nstep: int) -> Any:
@@ -79,7 +79,7 @@ def learned_by_ppo(collect: Callable[..., Any], envs: SerialEnvManager, nstep: i
     collector = collect(envs=envs, policy=policy, seed=2)
     for _ in range(40):
         learner.train(collector.fire(learner.state()))
-    return learner.mode.net(torch.arange(2))["value"].squeeze(1).detach().numpy()
+    return learner.mode.net(torch.arange(2))["value"].detach().numpy()
 
 
 def learned_by_gru(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
@@ -95,16 +95,16 @@ def learned_by_gru(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
         learner.train(collector.fire(learner.state()))
     begins = torch.tensor([[True, False]])
     heads = learner.mode.net.module(torch.arange(2), torch.zeros(1, 8), begins)
-    return heads["value"].squeeze(1).detach().numpy()
+    return heads["value"].detach().numpy()
 
 
 def learned_from(buffer: Any, nstep: int, ends: str) -> Any:
     """The values that DQN learns from a buffer's batches."""
     envs = envs_of(kwargs={"ends": ends})
     spec = envs.spec()
-    table = {"model": Mlp(hidden=[]), "dueling": False, "lr": 0.05, "target_every_iters": 10}
+    table = {"model": Mlp(hidden=[]), "dueling": False, "lr": 0.05, "target": {"every_iters": 10}}
     policy = Dqn(
-        obs=spec.obs, action=spec.action, gamma=GAMMA, nstep=nstep, epsilon_end=1.0, **table
+        obs=spec.obs, action=spec.action, gamma=GAMMA, nstep=nstep, epsilon={"end": 1.0}, **table
     )
     learner = Learner(policy=policy, seed=1)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=61, seed=1)
@@ -113,7 +113,7 @@ def learned_from(buffer: Any, nstep: int, ends: str) -> Any:
         learned = learner.train(buffer.sample())
         if learned is not None and hasattr(buffer, "update"):
             buffer.update(learned["priority"])
-    return learner.mode.online(torch.arange(2))["q"].detach().numpy().mean(1)
+    return learner.mode.q(torch.arange(2))["q"].detach().numpy().mean(1)
 
 
 def learned_by_r2d2(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
@@ -122,11 +122,11 @@ def learned_by_r2d2(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
         "model": Gru(size=8, hidden=[]),
         "dueling": False,
         "lr": 0.03,
-        "target_every_iters": 10,
+        "target": {"every_iters": 10},
     }
     sequences = {"unroll_steps": 8, "target_steps": 2, "rescale": False}
     policy = R2d2(
-        obs=spec.obs, action=spec.action, gamma=GAMMA, epsilon_end=1.0, **table, **sequences
+        obs=spec.obs, action=spec.action, gamma=GAMMA, epsilon={"end": 1.0}, **table, **sequences
     )
     buffer = SequenceReplayBuffer(
         size=2000, batch_size=32, unroll_steps=8, memory_columns=["memory"], seed=4
@@ -138,7 +138,7 @@ def learned_by_r2d2(collect: Callable[..., Any], envs: SerialEnvManager) -> Any:
         priorities: Any = learner.train(buffer.sample())
         buffer.update(priorities["priority"])
     begins = torch.tensor([[True, False]])
-    heads = learner.mode.online.module(torch.arange(2), torch.zeros(1, 8), begins)
+    heads = learner.mode.q.module(torch.arange(2), torch.zeros(1, 8), begins)
     return heads["q"].detach().numpy().mean(1)
 
 

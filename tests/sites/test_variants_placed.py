@@ -76,9 +76,7 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, int], str]] = 
         "cartpole_dqn",
         {
             **SMALL["cartpole_dqn"],
-            "policy.epsilon_start": 1.0,
-            "policy.epsilon_end": 0.1,
-            "policy.epsilon_decay_steps": 2500,
+            "policy.epsilon": {"start": 1.0, "end": 0.1, "env_steps": 2500},
             "collector.replicas": 3,
         },
         FEW,

@@ -270,7 +270,7 @@ def test_a_shared_policy_learns_to_act_on_each_agents_observation(algorithm: str
     envs = make_manager(crowd(masks=True, stays=[5, 2, 4]), count=4)
     spec = envs.spec()
     params: Any = {"gamma": 0.0, "lr": 0.01}
-    params |= {"epsilon_decay_steps": 2000} if algorithm == "dqn" else {}
+    params |= {"epsilon": {"env_steps": 2000}} if algorithm == "dqn" else {}
     policy = {"ppo": Ppo, "dqn": Dqn}[algorithm](obs=spec.obs, action=spec.action, **params)
     node = SampleCollector(envs=envs, policy=policy, n_sample=128, seed=1)
     learner = Learner(policy=policy, seed=1)

@@ -16,9 +16,9 @@ from flowrl.core.batch import Array, Column
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.models.cnn import Cnn
-from flowrl.nodes.models.gru import Gru
+from flowrl.nodes.models.heads import LinearHead
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import LinearHead
+from flowrl.nodes.models.recurrent import Gru
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
@@ -210,14 +210,14 @@ def test_the_output_of_a_model_for_a_row_does_not_depend_on_other_rows(
     module = model.build(column, heads, 0)
     inference_model.load({name: p.detach().numpy() for name, p in module.named_parameters()})
     obs, other = rng.standard_normal((2, count, *shape), np.float32)
-    memory = {
-        n: rng.standard_normal((2, count, *c.shape), np.float32)
-        for n, c in model.memory_columns().items()
-    }
+    memory = [
+        rng.standard_normal((2, count, *c.shape), np.float32)
+        for c in model.memory_columns().values()
+    ]
 
     def said(obs: Array, which: Array | int) -> dict[str, Array]:
-        pair = {name: np.where(_tall(which, m), m[1], m[0]) for name, m in memory.items()}
-        return inference_model(obs, pair) if pair else inference_model(obs)
+        pair = [np.where(_tall(which, m), m[1], m[0]) for m in memory]
+        return inference_model(obs, *pair)
 
     whole = said(obs, np.zeros(count, bool))
     for row in {0, count // 2, count - 1}:

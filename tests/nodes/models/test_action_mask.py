@@ -22,6 +22,7 @@ from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
+from tests.nodes.learn_modes import learn_from, tensors
 
 GAME = "tests.nodes.envs.game:Game"
 
@@ -44,7 +45,7 @@ def masked_obs(masks: list[list[int]]) -> Any:
 def test_no_policy_takes_a_forbidden_action(cls: Any) -> None:
     envs = game()
     spec = envs.spec()
-    small = {} if cls is Random else {"model": Mlp(hidden=[8])}
+    small = {} if cls is Random else {"model": Mlp(hidden=[8], scale_bytes=False)}
     policy = cls(obs=spec.obs, action=spec.action, **small)
     collector = SampleCollector(envs=envs, policy=policy, n_sample=200, seed=1)
     learner = None if cls is Random else Learner(policy=policy, seed=1)
@@ -116,16 +117,19 @@ def test_the_target_of_dqn_includes_allowed_actions_only() -> None:
         gamma=1.0,
     ).learn_mode(3)
     with torch.no_grad():
-        q = free.online({"state": torch.full((1, 1), 0.5)})["q"][0].numpy()
-    np.testing.assert_allclose(mode.target_values(batch), [q.max(), q[1]], rtol=1e-5)
+        q = free.q({"state": torch.full((1, 1), 0.5)})["q"][0].numpy()
+    learned = learn_from(mode, batch)  # the reward is 0, so the target is the largest allowed value
+    assert q.max() - q[1] > 0.1
+    np.testing.assert_allclose(learned.priorities, [q.max() - q[1], 0], rtol=1e-5)
 
 
 def test_likelihood_and_entropy_are_those_of_allowed_actions() -> None:
     nested, obs = masked_obs([[1, 0, 1], [0, 0, 1]])
     policy = Ppo(obs=nested, action=Column("int64", n=3))
     net = policy.learn_mode(0).net
-    tensors = {name: torch.from_numpy(obs[name].copy()) for name in nested.columns}
-    logp, entropy = policy.distribution.logp_entropy(net(tensors), torch.tensor([[0], [2]]))
+    seen = {name: torch.from_numpy(obs[name].copy()) for name in nested.columns}
+    actions = tensors(Batch({"action": np.array([0, 2])}))
+    logp, entropy = policy.distribution.logp_entropy(net(seen), actions)
     found = logp.detach().exp().tolist(), entropy.detach().tolist()
     assert found[0] == pytest.approx([0.5, 1], abs=0.02)
     assert found[1] == pytest.approx([np.log(2), 0], abs=0.01)

@@ -14,8 +14,10 @@ from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
-from flowrl.nodes.models.cnn import Cnn, images
-from flowrl.nodes.models.model import Heads, LinearHead
+from flowrl.nodes.models.cnn import Cnn
+from flowrl.nodes.models.features import image_shapes
+from flowrl.nodes.models.heads import Heads, LinearHead
+from flowrl.nodes.models.saved_weights import saved_tensors
 from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
@@ -38,7 +40,7 @@ def test_frames_and_colours_are_channels(
     shape: tuple[int, ...], planes: tuple[int, int, int]
 ) -> None:
     column = Column("uint8", shape)
-    assert images(column, "auto") == {"": planes}
+    assert image_shapes(column, "auto") == {"": planes}
     module = Cnn(hidden=[8]).build(column, HEADS, 0) if min(planes[1:]) >= 36 else None
     if module is not None:
         obs = torch.randint(255, (2, *shape), dtype=torch.uint8)
@@ -90,10 +92,7 @@ def test_features_of_other_leaves_are_appended_to_those_of_images() -> None:
     module.observe(obs)
     assert not torch.equal(before, module(obs)["q"])
     acts = model.inference_model(nested, HEADS, ["q"])
-    arrays = {
-        n: v.detach().numpy() for n, v in [*module.named_parameters(), *module.named_buffers()]
-    }
-    acts.load(arrays)
+    acts.load({name: value.detach().numpy() for name, value in saved_tensors(module).items()})
     structured = nested.empty(5)
     for name, tensor in obs.items():
         structured[name] = tensor.numpy()

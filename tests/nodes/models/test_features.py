@@ -13,18 +13,21 @@ from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.chosen import Layers
 from flowrl.nodes.models.features import (
     feature_encoder,
     feature_leaves,
     feature_width,
     measured_features,
 )
+from flowrl.nodes.models.heads import Heads, LinearHead
+from flowrl.nodes.models.layers import DenseLayer
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.models.model import Heads, LinearHead
 from flowrl.nodes.models.networks import TrainableNetwork
 from flowrl.nodes.models.torch_modules import TorchFeatures
 from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.ppo import Ppo
+from tests.nodes.learn_modes import learn_from
 
 MIXED = NestedColumns(
     {
@@ -77,8 +80,8 @@ def test_only_real_valued_features_are_normalised() -> None:
 
 
 def test_acting_and_learning_normalise_equally() -> None:
-    model = Mlp(hidden=[8], normalise_obs=True)
-    net = TrainableNetwork(model.build(MIXED, HEADS, 3))
+    model = Layers(layers=[DenseLayer(width=8)], normalise_obs=True)
+    net = TrainableNetwork(model.build(MIXED, HEADS, 3), {"obs": MIXED})
     acts = model.inference_model(MIXED, HEADS, ["q"])
     for seed in range(3):
         acts.load({k: v for k, v in net.weights().items() if model.is_acting_parameter(["q"], k)})
@@ -103,8 +106,10 @@ def test_normalised_features_have_mean_0_and_deviation_1() -> None:
 
 
 def test_moments_are_part_of_the_weights_and_of_checkpoints() -> None:
-    model = Mlp(hidden=[8], normalise_obs=True)
-    net, other = (TrainableNetwork(model.build(MIXED, HEADS, seed)) for seed in (1, 2))
+    model = Layers(layers=[DenseLayer(width=8)], normalise_obs=True)
+    net, other = (
+        TrainableNetwork(model.build(MIXED, HEADS, seed), {"obs": MIXED}) for seed in (1, 2)
+    )
     net.observe(tensors(random_obs(20)))
     moments = [f"features.moments.{name}" for name in ("count", "mean", "squares")]
     assert set(moments) <= set(net.weights())
@@ -127,6 +132,6 @@ def test_a_batch_is_learned_with_the_moments_that_acted(iters: int) -> None:
     collector = SampleCollector(envs=envs, policy=policy, n_sample=64)
     learner = Learner(policy=policy)
     for _ in range(iters):
-        result = learner.mode.forward(collector.fire(learner.state()), {"lr": 1e-9})
+        result = learn_from(learner.mode, collector.fire(learner.state()))
         assert float(result.metrics["kl"]) < 1e-9
     assert learner.state().arrays["features.moments.count"] == 64 * iters

@@ -18,12 +18,12 @@ from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.learners.learner import Learner
-from flowrl.nodes.models.gru import Gru
-from flowrl.nodes.models.model import LinearHead
+from flowrl.nodes.models.heads import LinearHead
+from flowrl.nodes.models.recurrent import Gru
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.returns import gae
-from tests.nodes.learn_modes import DISCRETE, OBS, same_bits
+from tests.nodes.learn_modes import DISCRETE, OBS, learn_from, same_bits, tensors
 
 SIZE, STEPS = 8, 5
 HEADS = {"a": LinearHead(3), "value": LinearHead(1)}
@@ -60,7 +60,7 @@ def test_numpy_steps_equal_torch_unrolls(activation: str) -> None:
     found = run_unrolls(module, obs, memory, begins)
     for t in range(STEPS):
         memory = np.where(begins[:, t : t + 1], np.float32(0), memory)
-        out = inference_model(obs[:, t], {"memory": memory})
+        out = inference_model(obs[:, t], memory)
         memory = out["memory"]
         at = np.arange(4) * STEPS + t
         np.testing.assert_allclose(out["a"], found["a"].numpy()[at], atol=1e-6)
@@ -108,7 +108,7 @@ def random_batch(policy: Ppo, n: int) -> Batch:
 def test_advantages_equal_those_of_the_slow_implementation() -> None:
     policy = ppo(normalise_advantages=False, gamma=0.9, gae_lambda=0.8)
     mode, batch = policy.learn_mode(1), random_batch(policy, 6)
-    found, _, _ = mode.advantages(batch)
+    found, _, _ = mode.advantages(tensors(batch))
     module = mode.net.module
     expected = []
     for k in range(6):
@@ -126,15 +126,15 @@ def test_advantages_equal_those_of_the_slow_implementation() -> None:
         v_next = np.where(cut, v_tp1, np.append(v_t[1:], 0))
         reward, discount = batch["reward"][k], batch["discount"][k]
         expected.append(gae(reward, discount, np.array(v_t), v_next, cut, 0.8))
-    np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
+    np.testing.assert_allclose(found, np.stack(expected), atol=1e-5)
 
 
 def test_each_epoch_learns_from_every_unroll_once() -> None:
     policy = ppo(epochs=2, minibatch_size=STEPS * 2)
     mode, batch, seen = policy.learn_mode(0), random_batch(policy, 5), []
     step = mode.descend_minibatch
-    mode.descend_minibatch = lambda dealt, lr: (seen.append(dealt[1]), step(dealt, lr))[1]
-    mode.forward(batch, {"lr": 1e-3})
+    mode.descend_minibatch = lambda dealt: (seen.append(dealt.memory), step(dealt))[1]
+    learn_from(mode, batch)
     assert [len(memory) for memory in seen] == [2, 2, 1] * 2
     for epoch in (seen[:3], seen[3:]):
         rows = torch.cat(epoch).numpy()
@@ -146,11 +146,11 @@ def test_a_restored_learner_continues_with_the_same_bits() -> None:
     batches = [random_batch(policy, 4) for _ in range(4)]
     mode, again = policy.learn_mode(0), policy.learn_mode(9)
     for batch in batches[:2]:
-        mode.forward(batch, {"lr": 1e-3})
+        learn_from(mode, batch)
     again.load_state_dict(mode.state_dict())
     for batch in batches[2:]:
-        mode.forward(batch, {"lr": 1e-3})
-        again.forward(batch, {"lr": 1e-3})
+        learn_from(mode, batch)
+        learn_from(again, batch)
     assert same_bits(mode.state_dict(), again.state_dict())
 
 

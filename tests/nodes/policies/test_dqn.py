@@ -18,6 +18,7 @@ from tests.nodes.learn_modes import (
     DISCRETE,
     OBS,
     learn,
+    learn_from,
     poison,
     rows,
     same_bits,
@@ -58,8 +59,8 @@ def two_rows(**columns) -> Batch:
 
 def table_learner(**params):
     mode = table_dqn(**params).learn_mode(seed=0)
-    set_table(mode.online, ONLINE)
-    set_table(mode.target, TARGET)
+    set_table(mode.q, ONLINE)
+    set_table(mode.q_target, TARGET)
     return mode
 
 
@@ -73,7 +74,7 @@ def table_learner(**params):
     ],
 )
 def test_targets_equal_hand_worked_numbers(double: bool, expected: list[float]) -> None:
-    learned = table_learner(double=double).forward(two_rows(), {})
+    learned = learn_from(table_learner(double=double), two_rows())
     np.testing.assert_allclose(learned.priorities, expected)
 
 
@@ -82,51 +83,51 @@ def test_targets_equal_hand_worked_numbers(double: bool, expected: list[float]) 
     [("mse", (16 + 1) / 2), ("huber", ((4 - 0.5) + 0.5) / 2)],
 )
 def test_losses_equal_hand_worked_numbers(loss: str, expected: float) -> None:
-    learned = table_learner(loss=loss).forward(two_rows(), {})
+    learned = learn_from(table_learner(loss=loss), two_rows())
     assert float(learned.metrics["loss"]) == pytest.approx(expected)
 
 
 def test_only_the_values_of_taken_actions_move_towards_their_targets() -> None:
     mode = table_learner(lr=0.1)
-    mode.forward(two_rows(), {})
-    moved = mode.online.module.q.out.weight.detach().T - torch.tensor(ONLINE)
+    learn_from(mode, two_rows())
+    moved = mode.q.module.q.out.weight.detach().T - torch.tensor(ONLINE)
     # the first step of Adam is as long as the learning rate
     torch.testing.assert_close(moved, torch.tensor([[0, 0.1], [0.1, 0], [0, 0]]), atol=1e-6, rtol=0)
 
 
 def test_the_target_network_gets_no_gradient() -> None:
     mode = table_learner()
-    mode.forward(two_rows(), {})
-    torch.testing.assert_close(mode.target.module.q.out.weight.T, torch.tensor(TARGET))
+    learn_from(mode, two_rows())
+    torch.testing.assert_close(mode.q_target.module.q.out.weight.T, torch.tensor(TARGET))
 
 
 def test_the_weights_of_a_prioritised_buffer_scale_each_rows_loss() -> None:
     weight = np.array([0.0, 2.0], np.float32)
-    learned = table_learner(loss="mse").forward(two_rows(weight=weight), {})
+    learned = learn_from(table_learner(loss="mse"), two_rows(weight=weight))
     assert float(learned.metrics["loss"]) == pytest.approx((0 * 16 + 2 * 1) / 2)
     np.testing.assert_allclose(learned.priorities, [4.0, 1.0])  # without the weights
 
 
 def test_the_target_is_copied_at_its_interval() -> None:
-    mode = Dqn(obs=OBS, action=DISCRETE, target_every_iters=3).learn_mode(0)
-    first = mode.target.params.clone()
+    mode = Dqn(obs=OBS, action=DISCRETE, target={"every_iters": 3}).learn_mode(0)
+    first = mode.q_target.params.clone()
     for iteration in range(1, 7):
-        mode.forward(rows(seed=iteration), {})
+        learn_from(mode, rows(seed=iteration))
         if iteration < 3:
-            assert torch.equal(mode.target.params, first)
-        assert torch.equal(mode.target.params, mode.online.params) == (iteration % 3 == 0)
+            assert torch.equal(mode.q_target.params, first)
+        assert torch.equal(mode.q_target.params, mode.q.params) == (iteration % 3 == 0)
 
 
 def test_a_blended_target_moves_a_fraction_in_every_iteration() -> None:
-    mode = Dqn(obs=OBS, action=DISCRETE, target="blend", target_tau=0.25).learn_mode(0)
-    before = mode.target.params.clone()
-    mode.forward(rows(), {})
-    torch.testing.assert_close(mode.target.params, before + 0.25 * (mode.online.params - before))
+    mode = Dqn(obs=OBS, action=DISCRETE, target={"tau": 0.25}).learn_mode(0)
+    before = mode.q_target.params.clone()
+    learn_from(mode, rows())
+    torch.testing.assert_close(mode.q_target.params, before + 0.25 * (mode.q.params - before))
 
 
 def test_q_learning_finds_the_values_of_a_chain() -> None:
     """Action 1 leads 0 -> 1 -> 2 -> end, with reward 1 at the end; action 0 ends at once, without a reward."""
-    policy = table_dqn(lr=0.05, target_every_iters=20, gamma=0.5)
+    policy = table_dqn(lr=0.05, target={"every_iters": 20}, gamma=0.5)
     mode, grid = policy.learn_mode(0), list(product(range(3), range(2)))
     batch = Batch(
         {
@@ -138,8 +139,8 @@ def test_q_learning_finds_the_values_of_a_chain() -> None:
         }
     )
     for _ in range(600):
-        mode.forward(batch, {})
-    q = mode.online(torch.arange(3))["q"].detach()
+        learn_from(mode, batch)
+    q = mode.q(torch.arange(3))["q"].detach()
     expected = torch.tensor([[0, 0.25], [0, 0.5], [0, 1]])
     torch.testing.assert_close(q, expected, atol=0.02, rtol=0)
     act = policy.eval_mode(0)
@@ -149,7 +150,7 @@ def test_q_learning_finds_the_values_of_a_chain() -> None:
 
 @pytest.mark.parametrize("shape", ["exponential", "linear"])
 def test_epsilon_decays_from_start_to_end(shape: str) -> None:
-    policy = Dqn(obs=OBS, action=DISCRETE, epsilon_shape=shape, epsilon_decay_steps=100)
+    policy = Dqn(obs=OBS, action=DISCRETE, epsilon={"shape": shape, "env_steps": 100})
     found = [policy.command(Count(env_steps=t))["epsilon"] for t in range(0, 2000, 10)]
     assert found[0] == pytest.approx(0.95)
     assert found[-1] == pytest.approx(0.1, abs=1e-6)
@@ -157,9 +158,9 @@ def test_epsilon_decays_from_start_to_end(shape: str) -> None:
 
 
 def test_the_decays_of_epsilon_equal_their_formulas() -> None:
-    given = {"epsilon_start": 1.0, "epsilon_end": 0.2, "epsilon_decay_steps": 100}
-    line = Dqn(obs=OBS, action=DISCRETE, epsilon_shape="linear", **given)
-    curve = Dqn(obs=OBS, action=DISCRETE, epsilon_shape="exponential", **given)
+    given = {"start": 1.0, "end": 0.2, "env_steps": 100}
+    line = Dqn(obs=OBS, action=DISCRETE, epsilon={**given, "shape": "linear"})
+    curve = Dqn(obs=OBS, action=DISCRETE, epsilon={**given, "shape": "exponential"})
     assert line.command(Count(50))["epsilon"] == pytest.approx(0.6)
     assert curve.command(Count(100))["epsilon"] == pytest.approx(0.2 + 0.8 / math.e)
 
@@ -182,15 +183,15 @@ def test_actions_have_the_dtype_of_their_column() -> None:
 
 
 def test_learning_does_not_depend_on_global_generators() -> None:
-    policy = Dqn(obs=OBS, action=DISCRETE, target_every_iters=7)
+    policy = Dqn(obs=OBS, action=DISCRETE, target={"every_iters": 7})
     one, other = trained(policy, poisoned=1), trained(policy, poisoned=2)
     assert same_bits(one.state_dict(), other.state_dict())
     assert not same_bits(one.weights(), policy.learn_mode(7).weights())
 
 
-@pytest.mark.parametrize("target", ["copy", "blend"])
-def test_a_restored_learn_mode_continues_with_the_same_bits(target: str) -> None:
-    policy = Dqn(obs=OBS, action=DISCRETE, target=target, target_every_iters=7)
+@pytest.mark.parametrize("target", [{"every_iters": 7}, {"tau": 0.1}])
+def test_a_restored_learn_mode_continues_with_the_same_bits(target: dict[str, float]) -> None:
+    policy = Dqn(obs=OBS, action=DISCRETE, target=target)
     whole, half = trained(policy, 20), trained(policy, 10)
     resumed = policy.learn_mode(seed=99)
     resumed.load_state_dict(half.state_dict())
@@ -209,7 +210,7 @@ def test_a_saved_state_is_a_copy() -> None:
 def test_a_batch_is_not_written_to() -> None:
     batch = rows()
     before = {name: array.tobytes() for name, array in batch.columns.items()}
-    Dqn(obs=OBS, action=DISCRETE).learn_mode(0).forward(batch, {})
+    learn_from(Dqn(obs=OBS, action=DISCRETE).learn_mode(0), batch)
     assert before == {name: array.tobytes() for name, array in batch.columns.items()}
 
 

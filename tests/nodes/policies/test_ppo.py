@@ -4,24 +4,25 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.core.batch import Column
+from flowrl.core.batch import Batch, Column
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
+from flowrl.nodes.losses import clipped_policy_loss, clipped_value_loss
 from flowrl.nodes.models.mlp import Mlp
-from flowrl.nodes.policies.ppo import Ppo, clipped_loss, squared_loss
+from flowrl.nodes.policies.ppo import Ppo
 from tests.nodes.learn_modes import (
     CONTINUOUS,
     DISCRETE,
     OBS,
     learn,
+    learn_from,
     poison,
     rows,
     same_bits,
+    tensors,
     trained,
 )
 from tests.nodes.test_returns import slow_gae
-
-LR = {"lr": 1e-3}
 
 
 def ppo(action: Column = DISCRETE, **params) -> Ppo:
@@ -36,8 +37,8 @@ def head(mode, name: str, obs: np.ndarray) -> torch.Tensor:
 def loss_written_out(policy: Ppo, mode, batch) -> torch.Tensor:
     """The loss of the first step over the whole batch, from the papers, row by row."""
     c = policy.config
-    v_t = head(mode, "value", batch["obs"])[:, 0].numpy()
-    v_tp1 = head(mode, "value", batch["next_obs"])[:, 0].numpy()
+    v_t = head(mode, "value", batch["obs"]).numpy()
+    v_tp1 = head(mode, "value", batch["next_obs"]).numpy()
     for t in range(len(batch) - 1):  # within an episode, v_tp1 is the value of the next row
         if not batch["last"][t]:
             v_tp1[t] = v_t[t + 1]
@@ -55,7 +56,7 @@ def loss_written_out(policy: Ppo, mode, batch) -> torch.Tensor:
             gain = torch.tensor((1 + c.clip) * advantage[i])
         if advantage[i] < 0 and ratio < 1 - c.clip:
             gain = torch.tensor((1 - c.clip) * advantage[i])
-        error = (out["value"][i, 0] - returns[i]) ** 2
+        error = (out["value"][i] - returns[i]) ** 2
         entropy = -(p * p.log()).sum()
         total = total - gain + c.value_weight * error - c.entropy_weight * entropy
     return total / len(batch)
@@ -69,7 +70,7 @@ def test_the_gradient_equals_that_of_the_loss_written_out() -> None:
         40, logp=np.log(rng.uniform(0.3, 0.9, 40)).astype(np.float32)
     )  # some ratios are clipped
     loss_written_out(policy, reference, batch).backward()
-    mode.forward(batch, {"lr": 0.0})
+    learn_from(mode, batch, lr=0.0)
     torch.testing.assert_close(mode.net.grads, reference.net.grads, rtol=1e-3, atol=1e-5)
     assert mode.net.grads.abs().max() > 0.01
 
@@ -88,7 +89,7 @@ def test_clipping_stops_gradients_only_if_the_loss_cannot_improve(
     ratio: float, advantage: float, slope: float
 ) -> None:
     at = torch.tensor([ratio], requires_grad=True)
-    clipped_loss(at, torch.tensor([advantage]), 0.2).backward()
+    clipped_policy_loss(at, torch.tensor([advantage]), 0.2).mean().backward()
     assert at.grad is not None
     assert at.grad.item() == pytest.approx(slope)
 
@@ -96,8 +97,8 @@ def test_clipping_stops_gradients_only_if_the_loss_cannot_improve(
 def test_a_clipped_value_has_the_larger_error() -> None:
     value, goal, old = torch.tensor([2.0, 2.0]), torch.tensor([3.0, 0.0]), torch.tensor([1.0, 1.0])
     # clipped to 1.5, errors (1, 2) become max(1, 1.5)^2 and max(2, 1.5)^2
-    assert squared_loss(value, goal, old, 0.5).item() == pytest.approx((1.5**2 + 2**2) / 2)
-    assert squared_loss(value, goal, old, None).item() == pytest.approx((1 + 4) / 2)
+    assert clipped_value_loss(value, goal, old, 0.5).tolist() == pytest.approx([1.5**2, 2**2])
+    assert clipped_value_loss(value, goal, old, None).tolist() == pytest.approx([1, 4])
 
 
 def test_a_truncated_row_bootstraps_and_a_terminated_one_does_not() -> None:
@@ -107,8 +108,10 @@ def test_a_truncated_row_bootstraps_and_a_terminated_one_does_not() -> None:
     terminated = rows(1, terminated=flags, truncated=~flags, discount=np.zeros(1, "f4"), **one)
     mode = ppo(normalise_advantages=False).learn_mode(0)
     value, value_tp1 = (head(mode, "value", truncated[k]).item() for k in ("obs", "next_obs"))
-    assert mode.advantages(truncated)[0] == pytest.approx(1 + 0.9 * value_tp1 - value)
-    assert mode.advantages(terminated)[0] == pytest.approx(1 - value)
+    assert mode.advantages(tensors(truncated))[0].item() == pytest.approx(
+        1 + 0.9 * value_tp1 - value
+    )
+    assert mode.advantages(tensors(terminated))[0].item() == pytest.approx(1 - value)
 
 
 def test_the_last_row_of_a_token_bootstraps_even_if_its_episode_continues() -> None:
@@ -117,20 +120,20 @@ def test_the_last_row_of_a_token_bootstraps_even_if_its_episode_continues() -> N
     batch = rows(2, terminated=no, truncated=no, last=last, discount=np.full(2, 0.9, "f4"))
     mode = ppo(normalise_advantages=False, gae_lambda=0.0).learn_mode(0)
     v_t, v_end = head(mode, "value", batch["obs"]), head(mode, "value", batch["next_obs"][1:])
-    expected = batch["reward"] + 0.9 * np.array([v_t[1], v_end[0]]).ravel() - v_t[:, 0].numpy()
-    np.testing.assert_allclose(mode.advantages(batch)[0], expected, rtol=1e-5)
+    expected = batch["reward"] + 0.9 * np.array([v_t[1], v_end[0]]) - v_t.numpy()
+    np.testing.assert_allclose(mode.advantages(tensors(batch))[0], expected, rtol=1e-5)
 
 
 def test_normalised_values_only_change_units() -> None:
     mode = ppo(normalise_values=True, normalise_advantages=False).learn_mode(0)
     plain = ppo(normalise_advantages=False).learn_mode(0)
     batch = rows(50)
-    advantage, goal, _ = mode.advantages(batch)
-    expected, returns, _ = plain.advantages(batch)
+    advantage, goal, _ = (x.numpy() for x in mode.advantages(tensors(batch)))
+    expected, returns, _ = (x.numpy() for x in plain.advantages(tensors(batch)))
     np.testing.assert_allclose(advantage, expected, rtol=1e-5)  # the moments are still 0 and 1
     np.testing.assert_allclose(goal, (returns - returns.mean()) / returns.std(), atol=1e-5)
-    values = head(mode, "value", batch["obs"])[:, 0].numpy() * returns.std() + returns.mean()
-    again, goal, old = mode.advantages(batch)
+    values = head(mode, "value", batch["obs"]).numpy() * returns.std() + returns.mean()
+    again, goal, old = (x.numpy() for x in mode.advantages(tensors(batch)))
     mean, std = mode.return_moments()
     np.testing.assert_allclose(goal * std + mean, again + values, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(old * std + mean, values, rtol=1e-3, atol=1e-4)
@@ -139,9 +142,9 @@ def test_normalised_values_only_change_units() -> None:
 def test_each_epoch_learns_from_every_row_once() -> None:
     mode, seen = ppo(epochs=3, minibatch_size=10).learn_mode(0), []
     step = mode.descend_minibatch
-    mode.descend_minibatch = lambda dealt, lr: (seen.append(dealt[0]), step(dealt, lr))[1]
+    mode.descend_minibatch = lambda dealt: (seen.append(dealt.obs), step(dealt))[1]
     batch = rows(32)
-    mode.forward(batch, LR)
+    learn_from(mode, batch)
     assert [len(obs) for obs in seen] == [10, 10, 10, 2] * 3
     for epoch in range(3):
         got = torch.cat(seen[4 * epoch : 4 * epoch + 4])
@@ -157,7 +160,7 @@ def test_old_and_new_likelihoods_agree_before_learning(action: Column) -> None:
     batch = rows(200)
     acted = act.forward(batch["obs"])
     assert set(acted) == set(policy.collect_columns())
-    learned = mode.forward(batch.replace(**acted), LR)
+    learned = learn_from(mode, batch.replace(**acted))
     assert float(learned.metrics["kl"]) == pytest.approx(0, abs=1e-6)
     assert float(learned.metrics["clipped"]) == 0
 
@@ -172,7 +175,7 @@ def test_rewarded_actions_become_more_likely(action: Column) -> None:
         acted = act.forward(obs)
         wanted = acted["action"] if action is DISCRETE else -np.abs(acted["unclipped"] - 0.5).sum(1)
         given = {"reward": wanted.astype(np.float32), "discount": np.zeros(64, np.float32)}
-        mode.forward(rows(64, obs=obs, **acted, **given), {"lr": 3e-3})
+        learn_from(mode, rows(64, obs=obs, **acted, **given))
     greedy.load(State(mode.weights(), {}))
     goal = 1.0 if action is DISCRETE else 0.5
     assert np.abs(greedy.forward(obs)["action"] - goal).mean() < 0.2
@@ -192,13 +195,14 @@ def test_real_valued_actions_reach_the_env_within_its_bounds() -> None:
 def test_the_gaussian_entropy_equals_the_formula() -> None:
     policy = ppo(CONTINUOUS)
     out = {"mean": torch.zeros(3, 2), "log_std": torch.tensor([[0.0, 1.0]]).expand(3, 2)}
-    _, entropy = policy.distribution.logp_entropy(out, torch.zeros(3, 2))
+    b = tensors(Batch({"unclipped": np.zeros((3, 2), np.float32)}))
+    _, entropy = policy.distribution.logp_entropy(out, b)
     expected = torch.distributions.Normal(torch.zeros(2), torch.tensor([1.0, np.e])).entropy().sum()
     torch.testing.assert_close(entropy, expected.expand(3).float())
 
 
 def test_the_learning_rate_decays_to_0_if_configured() -> None:
-    policy = ppo(lr=0.1, lr_decay_steps=100)
+    policy = ppo(lr={"start": 0.1, "end": 0.0, "env_steps": 100})
     found = [policy.command(Count(env_steps=t))["lr"] for t in (0, 50, 100, 200)]
     assert found == pytest.approx([0.1, 0.05, 0.0, 0.0])
     assert ppo(lr=0.1).command(Count(10**6))["lr"] == 0.1
@@ -214,23 +218,23 @@ def test_only_acting_weights_are_sent() -> None:
 @pytest.mark.parametrize("params", [{}, {"normalise_values": True, "value_clip": 0.2}])
 def test_learning_does_not_depend_on_global_generators(params) -> None:
     policy = ppo(epochs=2, minibatch_size=10, **params)
-    one, other = (trained(policy, poisoned=p, command=LR) for p in (1, 2))
+    one, other = (trained(policy, poisoned=p) for p in (1, 2))
     assert same_bits(one.state_dict(), other.state_dict())
 
 
 @pytest.mark.parametrize("params", [{}, {"normalise_values": True, "value_clip": 0.2}])
 def test_a_restored_learn_mode_continues_with_the_same_bits(params) -> None:
     policy = ppo(epochs=2, minibatch_size=10, **params)
-    whole, half = trained(policy, 20, command=LR), trained(policy, 10, command=LR)
+    whole, half = trained(policy, 20), trained(policy, 10)
     resumed = policy.learn_mode(seed=99)
     resumed.load_state_dict(half.state_dict())
     poison(3)
-    learn(resumed, range(10, 20), LR)
+    learn(resumed, range(10, 20))
     assert same_bits(whole.state_dict(), resumed.state_dict())
 
 
 def test_metrics_are_complete_and_finite() -> None:
-    learned = ppo().learn_mode(0).forward(rows(), LR)
+    learned = learn_from(ppo().learn_mode(0), rows())
     assert {"policy_loss", "value_loss", "entropy", "kl", "clipped"} <= set(learned.metrics)
     assert all(np.isfinite(float(v)) for v in learned.metrics.values())
 

@@ -173,8 +173,8 @@ policy:
   gamma: 0.9
   lr: 0.003
   model: {type: mlp, hidden: [64]}
-  target_every_iters: 30
-  epsilon_decay_steps: 2000
+  target: {every_iters: 30}
+  epsilon: {env_steps: 2000}
 nodes:
   envs: {type: env_manager, count: 4}
   collector: {type: sample_collector, n_sample: 64, origin: true}
