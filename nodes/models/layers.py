@@ -255,9 +255,10 @@ class NumpyDense:
     def _noise(self, x: Array, rng: np.random.Generator) -> Array:
         """((x * e_in) W_sigma + b_sigma) * e_out: factorised noise (equation 10), drawn for each row."""
         inputs, outputs = self.weight.shape
-        normal = rng.standard_normal((len(x), inputs + outputs), np.float32)
+        each_row = (len(x), *[1] * (x.ndim - 2), inputs + outputs)
+        normal = rng.standard_normal(each_row, np.float32)
         noise = np.sign(normal) * np.sqrt(np.abs(normal))
-        noise_in, noise_out = noise[:, :inputs], noise[:, inputs:]
+        noise_in, noise_out = noise[..., :inputs], noise[..., inputs:]
         scaled: Array = ((x * noise_in) @ self.weight_sigma + self.bias_sigma) * noise_out
         return scaled
 
