@@ -189,10 +189,14 @@ class Algorithm(Policy):
         return int(self.action.n or np.prod(self.action.shape, dtype=np.int64))
 
     @property
+    def scales_actions(self) -> bool:
+        """Whether actions are chosen in (-1, 1) and scaled to their bounds."""
+        return self.squashes and np.dtype(self.action.dtype).kind == "f"
+
+    @property
     def box(self) -> Box | None:
-        """The bounds to which squashed actions are scaled; None if the algorithm squashes none."""
-        is_real = np.dtype(self.action.dtype).kind == "f"
-        return Box(self.action) if self.squashes and is_real else None
+        """The bounds to which actions are scaled, if they are."""
+        return Box(self.action) if self.scales_actions else None
 
     @property
     def unit_action(self) -> Column:
@@ -299,7 +303,7 @@ class Algorithm(Policy):
                 f"{self.name} needs real-valued actions; the env takes {action}", hint, "policy"
             )
         is_bounded = all(np.isfinite(bound).all() for bound in action_bounds(action))
-        if self.box is not None and not is_bounded:
+        if self.scales_actions and not is_bounded:
             what = f"{self.name} scales its actions to their bounds; the env takes {action}"
             raise UnsoundError(what, "wrap the env, so that its actions are bounded", "policy")
 

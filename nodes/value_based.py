@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowrl.core.config import param, part
-from flowrl.nodes.acting import ActingStep, epsilon_greedy, greedy
+from flowrl.nodes.acting import ActingStep, epsilon_greedy, greedy, obey_mask
 from flowrl.nodes.algorithm import Algorithm, Net, TargetRule, follows
+from flowrl.nodes.models.action_mask import mask_tensor
+from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.heads import Head, action_values
 from flowrl.nodes.network_learn_mode import NetworkLearnMode
 from flowrl.nodes.schedules import Scheduled, scheduled
@@ -21,6 +23,8 @@ class ValueBased(Algorithm):
 
     actions, other_algorithms = "discrete", "ppo, sac or td3"
     acting_network = "q"
+    # If true, the network masks its head. If not, scores are masked after the head was turned into them.
+    masks_head: ClassVar[bool] = True
 
     class Config(Algorithm.Config):
         model: Any = part("model", "the network of Q(s, ·)", shared="model", default="auto")
@@ -44,7 +48,8 @@ class ValueBased(Algorithm):
 
     def networks(self) -> dict[str, Net]:
         heads = {"q": self.head()}
-        net = Net(self.model(), {"obs": self.obs}, heads, target=self.config.target, masked="q")
+        masked = "q" if self.masks_head else ""
+        net = Net(self.model(), {"obs": self.obs}, heads, target=self.config.target, masked=masked)
         return {"q": net}
 
     def score_steps(self) -> Sequence[ActingStep]:
@@ -52,10 +57,14 @@ class ValueBased(Algorithm):
         return ()
 
     def collect_steps(self) -> Sequence[ActingStep]:
-        return [*self.score_steps(), epsilon_greedy("q")]
+        return [*self._masked_scores(), epsilon_greedy("q")]
 
     def eval_steps(self) -> Sequence[ActingStep]:
-        return [*self.score_steps(), greedy("q")]
+        return [*self._masked_scores(), greedy("q")]
+
+    def _masked_scores(self) -> Sequence[ActingStep]:
+        masks = [obey_mask("q")] if self.masks and not self.masks_head else []
+        return [*self.score_steps(), *masks]
 
 
 class ValueBasedLearnMode(NetworkLearnMode):
@@ -63,3 +72,10 @@ class ValueBasedLearnMode(NetworkLearnMode):
 
     q: TrainableNetwork
     q_target: Network
+    policy: ValueBased
+
+    def best_actions(self, scores: Any, obs: Any) -> Any:
+        """The actions (B,) with the highest scores (B, n) among those that the observed mask allows."""
+        if self.policy.masks and not self.policy.masks_head:
+            scores = mask_tensor(scores, obs[ACTION_MASK])
+        return scores.argmax(-1)

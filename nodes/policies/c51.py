@@ -10,11 +10,8 @@ import numpy as np
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes import losses
-from flowrl.nodes.acting import ActingStep, expected_values, obey_mask
-from flowrl.nodes.algorithm import Net
+from flowrl.nodes.acting import ActingStep, expected_values
 from flowrl.nodes.lazy import tensor, torch
-from flowrl.nodes.models.action_mask import mask_tensor
-from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.heads import Head, action_values
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.value_based import ValueBased, ValueBasedLearnMode
@@ -22,6 +19,8 @@ from flowrl.nodes.value_based import ValueBased, ValueBasedLearnMode
 
 class C51(ValueBased):
     """Learns the distribution of each action's return, as probabilities of fixed atoms."""
+
+    masks_head = False
 
     class Config(ValueBased.Config):
         double: bool = param(
@@ -42,14 +41,8 @@ class C51(ValueBased):
     def head(self) -> Head:
         return action_values(self.action_size, self.config.dueling, self.config.atoms)
 
-    def networks(self) -> dict[str, Net]:
-        # Logits of atoms cannot be masked; `score_steps` and `learn` mask the mean returns.
-        heads = {"q": self.head()}
-        return {"q": Net(self.model(), {"obs": self.obs}, heads, target=self.config.target)}
-
     def score_steps(self) -> Sequence[ActingStep]:
-        masks = [obey_mask("q")] if self.masks else []
-        return [expected_values("q", self.atoms), *masks]
+        return [expected_values("q", self.atoms)]
 
     class Learn(ValueBasedLearnMode):
         """Moves the distribution of Z(s_t, a_t) towards that of r_t + discount_t * Z_target(s_tp1, a_tp1)."""
@@ -61,7 +54,7 @@ class C51(ValueBased):
             with torch.no_grad():
                 p_tp1 = self.q_target(b.next_obs)["q"].softmax(-1)  # (B, n, atoms)
                 chooser = self.q(b.next_obs)["q"].softmax(-1) if self.config.double else p_tp1
-                best = self.masked(chooser @ atoms, b.next_obs).argmax(-1)
+                best = self.best_actions(chooser @ atoms, b.next_obs)
                 p_best = losses.chosen_each(p_tp1, best)
                 target_t = losses.categorical_projection(atoms, p_best, b.reward, b.discount)
             logp_t = losses.chosen_each(self.q(b.obs)["q"], b.action).log_softmax(-1)
@@ -77,6 +70,3 @@ class C51(ValueBased):
                 "grad_norm": norm,
                 "priority": divergence.clamp_(min=0),
             }
-
-        def masked(self, values: Any, obs: Any) -> Any:
-            return mask_tensor(values, obs[ACTION_MASK]) if self.policy.masks else values

@@ -45,16 +45,21 @@ class D4pg(Ddpg):
             """Move the distribution of Z(s_t, a_t) towards that of r_t + discount_t Z_target(s_tp1, a_tp1)."""
             atoms = tensor(self.policy.atoms)
             with torch.no_grad():
-                p_tp1 = self.critic_target(obs=b.next_obs, action=action_tp1)["q"].softmax(-1)
+                p_tp1 = self.logits(self.critic_target, b.next_obs, action_tp1).softmax(-1)
                 target_t = losses.categorical_projection(atoms, p_tp1, b.reward, b.discount)
-            logp_t = self.critic(obs=b.obs, action=b.unit_action)["q"].log_softmax(-1)
+            logp_t = self.logits(self.critic, b.obs, b.unit_action).log_softmax(-1)
             cross_entropy = -(target_t * logp_t).sum(-1)
             loss = b.weighted_mean(cross_entropy)
             norm = self.critic.descend(loss, self.now.critic_lr)
             q_t = (logp_t.detach().exp() @ atoms).mean()
-            priority = cross_entropy.detach()
+            entropy = torch.special.xlogy(target_t, target_t).sum(-1)
+            priority = (cross_entropy.detach() + entropy).clamp(min=0)
             return {"critic_loss": loss, "q": q_t, "grad_norm": norm, "priority": priority}
 
         def value(self, critic: Network, obs: Any, action: Any) -> Any:
             """The mean return (B,)."""
-            return critic(obs=obs, action=action)["q"].softmax(-1) @ tensor(self.policy.atoms)
+            return self.logits(critic, obs, action).softmax(-1) @ tensor(self.policy.atoms)
+
+        def logits(self, critic: Network, obs: Any, action: Any) -> Any:
+            """The logits of the atoms (B, atoms) of the one critic."""
+            return critic(obs=obs, action=action)["q"].squeeze(1)

@@ -18,6 +18,8 @@ from flowrl.nodes.value_based import ValueBased, ValueBasedLearnMode
 class Iqn(ValueBased):
     """Learns the quantile function of each action's return."""
 
+    masks_head = False
+
     class Config(ValueBased.Config):
         double: bool = param(
             False, "the online network chooses the next action, the target network evaluates it"
@@ -41,7 +43,8 @@ class Iqn(ValueBased):
             with torch.no_grad():
                 chooser = self.q if c.double else self.q_target
                 midpoints = tensor(acting_fractions()).unsqueeze(0)
-                best = chooser(b.next_obs, tau=midpoints)["q"].mean(1).argmax(-1)
+                scores = chooser(b.next_obs, tau=midpoints)["q"].mean(1)
+                best = self.best_actions(scores, b.next_obs)
                 z_tp1 = self.q_target(b.next_obs, tau=self.draw(rows, c.target_fractions))["q"]
                 z_best = losses.chosen_each(z_tp1.transpose(1, 2), best)  # (B, target_fractions)
                 target_t = b.reward.unsqueeze(1) + b.discount.unsqueeze(1) * z_best
