@@ -35,7 +35,7 @@ from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes.acting import ActingStep, ActMode, Box, obey_mask
-from flowrl.nodes.configured_parts import configured_part
+from flowrl.nodes.configured_parts import configured_part, configured_parts
 from flowrl.nodes.distributions import action_bounds
 from flowrl.nodes.exploring import ExploringStep
 from flowrl.nodes.models.action_mask import has_mask, mask_leaf
@@ -154,6 +154,7 @@ class Algorithm(Policy):
         self.setup()
         self.nets = {name: self._resolved(net) for name, net in self.networks().items()}
         self._check_memory()
+        self._check_exploring()
         self.masks = mask_leaf(self.obs) is not None
 
     # What a subclass declares
@@ -276,7 +277,7 @@ class Algorithm(Policy):
         )
 
     def _exploring_steps(self) -> list[ExploringStep]:
-        steps = [s if isinstance(s, ExploringStep) else s.make() for s in self.config.explore]
+        steps = configured_parts(self.config, "explore", ExploringStep)
         for place, step in enumerate(steps):
             step.place = place
             step.check_action(self.action)
@@ -306,6 +307,13 @@ class Algorithm(Policy):
         if self.scales_actions and not is_bounded:
             what = f"{self.name} scales its actions to their bounds; the env takes {action}"
             raise UnsoundError(what, "wrap the env, so that its actions are bounded", "policy")
+
+    def _check_exploring(self) -> None:
+        """Refuse exploring steps where the likelihood of actions is learned from: it would be that of other actions."""
+        if self.explore and "logp" in self.collect_columns():
+            what = f"{self.name} learns from the likelihood of its actions, which exploring steps replace"
+            hint = "leave out `explore`; it explores by drawing its actions"
+            raise UnsoundError(what, hint, "policy.explore")
 
     def _check_memory(self) -> None:
         steps, rule = self.config_unroll_steps, self.unrolls

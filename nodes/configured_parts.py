@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from flowrl.core.config import Config, PartSpec, field_extras
+from flowrl.core.config import Config, Part, PartSpec, field_extras
+from flowrl.core.errors import shortened_repr
 from flowrl.nodes.catalogue import CATALOGUE
+
+AnyPart = TypeVar("AnyPart", bound=Part)
 
 
 def configured_part(config: Config, name: str) -> Any:
@@ -19,6 +22,23 @@ def configured_part(config: Config, name: str) -> Any:
     if value is None and (written := extras["written"]) is not None:
         return _make(str(extras["part"]), written)
     return value
+
+
+def configured_parts(config: Config, name: str, cls: type[AnyPart]) -> list[AnyPart]:
+    """The parts in the list that is the parameter `name`; anything else that was given by hand is an error."""
+    found = [one.make() if isinstance(one, PartSpec) else one for one in getattr(config, name)]
+    for one in found:
+        if not isinstance(one, cls):
+            raise TypeError(
+                f"{name} has {shortened_repr(one)}; expected objects of subclasses of {cls.__name__}, "
+                f"such as {_example(cls)}"
+            )
+    return found
+
+
+def _example(cls: type[Part]) -> str:
+    """The first class of the catalogue of this kind, as it is made by hand."""
+    return next(iter(CATALOGUE[cls.kind].values())).partition(":")[2] + "(…)"
 
 
 def _make(kind: str, written: str | Mapping[str, Any]) -> Any:

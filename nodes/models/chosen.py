@@ -7,6 +7,7 @@ from typing import Any
 
 from flowrl.core.config import param, parts
 from flowrl.core.node import UnsoundError
+from flowrl.nodes.configured_parts import configured_parts
 from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.features import (
     MAX_COLOURS,
@@ -15,7 +16,7 @@ from flowrl.nodes.models.features import (
     image_shapes,
     looks_like_image,
 )
-from flowrl.nodes.models.layers import Layer, layers_of
+from flowrl.nodes.models.layers import Layer
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import LayeredModel, Model
 from flowrl.nodes.observations import ObsColumns
@@ -64,7 +65,7 @@ class Layers(LayeredModel):
             shape = layer.output_shape(shape)
 
     def trunk(self) -> Sequence[Layer]:
-        return layers_of(self.config.layers)
+        return configured_parts(self.config, "layers", Layer)
 
     def image_layers(self, obs: ObsColumns) -> Sequence[Layer]:
-        return layers_of(self.config.images)
+        return configured_parts(self.config, "images", Layer)

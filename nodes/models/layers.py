@@ -8,7 +8,7 @@ import path.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -321,8 +321,3 @@ class NumpyLstm:
         c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
         h = _sigmoid(o) * np.tanh(c)
         return h, np.concatenate([h, c], axis=1)
-
-
-def layers_of(given: Any) -> list[Layer]:
-    """Make the layers of a graph; layers made by hand are returned as they are."""
-    return [layer if isinstance(layer, Layer) else layer.make() for layer in given]

@@ -11,6 +11,7 @@ import pytest
 import flowrl
 from flowrl.core.batch import Column
 from flowrl.core.node import UnsoundError
+from flowrl.core.state import State
 from flowrl.nodes.models.chosen import Auto, Layers
 from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.heads import LinearHead
@@ -124,12 +125,11 @@ def test_a_wrong_layer_of_a_graph_is_named(tmp_path: Path) -> None:
         GRAPH.replace("{type: dense, width: 8", "{type: dens, width: 8")
     )
     [problem] = flowrl.load(tmp_path / "g.yaml").check().problems
-    assert "dens" in problem.what and "dense" in problem.hint
+    assert "unknown layer type 'dens'" in problem.what
+    assert "did you mean 'dense'" in problem.hint
 
 
 def test_noise_of_acting_is_saved_with_the_mode() -> None:
-    from flowrl.core.state import State
-
     policy = Dqn(obs=VECTOR, action=THREE, model=Mlp(hidden=[8], noisy=True), epsilon=0.0)
     state = State(policy.learn_mode(0).weights(), {"epsilon": 0.0})
     one, other, third = (policy.collect_mode(seed) for seed in (1, 2, 1))
@@ -146,3 +146,9 @@ def test_noise_of_acting_is_saved_with_the_mode() -> None:
     greedy = policy.eval_mode(0)
     greedy.load(state)
     assert greedy.forward(obs)["action"].tolist() == greedy.forward(obs)["action"].tolist()
+
+
+def test_a_layer_by_hand_is_an_object_of_its_class() -> None:
+    what = r"layers has 'dense'; expected objects of subclasses of Layer, such as DenseLayer\(…\)"
+    with pytest.raises(TypeError, match=what):
+        Dqn(obs=VECTOR, action=THREE, model=Layers(layers=["dense"]))
