@@ -1,0 +1,117 @@
+"""The state of learn modes is found in their attributes; what cannot be saved is refused when they are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flowrl.nodes.attribute_state import load_attributes, state_of_attributes
+from flowrl.nodes.models.networks import LearnedNumber
+from flowrl.nodes.moments import Moments
+from flowrl.nodes.policies.dqn import Dqn
+from tests.nodes.learn_modes import DISCRETE, OBS, learn, same_bits
+
+
+class Several:
+    """An owner of one attribute of each kind."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.name, self.function = "several", draw
+        self.names = ("a", ("b", str))
+        self.count, self.share, self.flag, self.found = seed, 0.5 * seed, bool(seed), None
+        self.array = np.full(3, seed, np.float32)
+        self.rng = np.random.default_rng(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.alpha, self.moments = LearnedNumber(seed), Moments()
+
+
+def draw(owner: Several) -> tuple[Any, ...]:
+    return owner.rng.random(), torch.rand(1, generator=owner.generator).item()
+
+
+def test_every_kind_of_attribute_is_saved_and_loaded() -> None:
+    one, other = Several(3), Several(4)
+    one.moments.update(np.ones((4, 1)))
+    draw(one)
+    state = state_of_attributes(one)
+    assert state.keys() == {
+        "count", "share", "flag", "found", "array", "rng", "generator", "alpha", "moments",
+    }  # fmt: skip
+    expected = draw(one)
+    one.array += 1  # a saved state is a copy
+    load_attributes(other, state)
+    assert (other.count, other.share, other.flag, other.found) == (3, 1.5, True, None)
+    assert type(other.flag) is bool
+    np.testing.assert_array_equal(other.array, 3)
+    assert draw(other) == expected
+    assert other.alpha.value.item() == 3
+    assert other.moments.count == 4
+
+
+def test_missing_and_unknown_names_are_refused() -> None:
+    state = state_of_attributes(Several())
+    less = {name: value for name, value in state.items() if name != "rng"}
+    with pytest.raises(ValueError, match=r"several: the state lacks \['rng'\]"):
+        load_attributes(Several(), less)
+    with pytest.raises(ValueError, match=r"several: the state has unknown \['more'\]"):
+        load_attributes(Several(), {**state, "more": 1})
+
+
+def test_attributes_can_be_left_out() -> None:
+    owner: Any = Several()
+    owner.history = [1, 2]
+    assert "history" not in state_of_attributes(owner, ["history"])
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ([1, 2], "list"),
+        ({"a": 1}, "dict"),
+        ({1}, "set"),
+        (torch.zeros(2), "Tensor"),
+        ((1, [2]), "tuple"),
+        (torch.nn.Linear(1, 1).weight, "Parameter"),
+        (object(), "object"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused_when_the_learner_is_made(value: Any, kind: str) -> None:
+    class Remembering(Dqn):
+        class Learn(Dqn.Learn):
+            def begin(self) -> None:
+                self.history = value
+
+    policy = Remembering(obs=OBS, action=DISCRETE)
+    what = (
+        rf"\.history is a {kind}, which a checkpoint cannot hold; use numbers, arrays, generators"
+    )
+    with pytest.raises(TypeError, match=what):
+        policy.learn_mode(0)
+
+
+class Averaging(Dqn):
+    """A policy of your own whose learn mode keeps a number and an array, and says nothing of its state."""
+
+    class Learn(Dqn.Learn):
+        def begin(self) -> None:
+            self.average, self.rewards = 0.0, np.zeros(2)
+
+        def learn(self, b: Any) -> dict[str, Any]:
+            self.average = 0.9 * self.average + 0.1 * b.reward.mean().item()
+            self.rewards = self.rewards + self.average
+            return {**super().learn(b), "average": self.average}
+
+
+def test_attributes_of_a_learn_mode_of_your_own_are_saved_without_further_ado() -> None:
+    policy = Averaging(obs=OBS, action=DISCRETE)
+    one, other = policy.learn_mode(0), policy.learn_mode(1)
+    learn(one, range(4))
+    other.load_state_dict(one.state_dict())
+    for mode in (one, other):
+        learn(mode, range(4, 8))
+    state = one.state_dict()
+    assert {"average", "rewards", "iters", "q", "q_target"} <= state.keys()
+    assert same_bits(state, other.state_dict())
