@@ -16,7 +16,8 @@ from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.losses import nstep_targets, rescale_value, restore_value
-from flowrl.nodes.models.recurrent import Gru
+from flowrl.nodes.models.recurrent import Gru, Lstm
+from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.r2d2 import R2d2
 from tests.nodes.learn_modes import learn_from, tensors
 
@@ -96,9 +97,10 @@ def sequences(count: int = 3, steps: int = 6, seed: int = 0) -> dict[str, Array]
     }
 
 
+@pytest.mark.parametrize("model", [Gru(hidden=[5], size=4), Lstm(hidden=[5], size=2)])
 @pytest.mark.parametrize("burn_in_steps", [0, 2])
-def test_learning_has_the_memory_that_acting_would_have(burn_in_steps: int) -> None:
-    described = policy(burn_in_steps=burn_in_steps)
+def test_learning_has_the_memory_that_acting_would_have(burn_in_steps: int, model: Any) -> None:
+    described = policy(burn_in_steps=burn_in_steps, model=model)
     learn, act = described.learn_mode(3), described.eval_mode(0)
     act.load(State(learn.weights()))
     table = sequences()
@@ -110,6 +112,41 @@ def test_learning_has_the_memory_that_acting_would_have(burn_in_steps: int) -> N
         memory = out["memory"]
         if t >= burn_in_steps:
             np.testing.assert_allclose(q[:, t - burn_in_steps], out["q"], atol=1e-5)
+
+
+@pytest.mark.parametrize("burn_in_steps", [0, 2])
+@pytest.mark.parametrize("model", [Gru(size=4), Lstm(size=4)], ids=["gru", "lstm"])
+def test_no_target_includes_a_forbidden_action(model: Any, burn_in_steps: int) -> None:
+    nested = NestedColumns({"action_mask": Column("int8", (2,), n=2), "state": OBS})
+    described = R2d2(
+        obs=nested,
+        action=ACTION,
+        model=model,
+        unroll_steps=6,
+        burn_in_steps=burn_in_steps,
+        target_steps=1,
+        rescale=False,
+    )
+    [memory] = described.memory_columns().values()
+    masks = np.array([[0, 1], [1, 0], [1, 1]], np.int8)[
+        np.random.default_rng(1).integers(3, size=(3, 7))
+    ]
+    table = sequences()
+    table["obs/state"], table["next_obs/state"] = table.pop("obs"), table.pop("next_obs")
+    table["memory"] = np.full((3, *memory.shape), 0.1, np.float32)
+    table["reward"][:] = 0
+    table["discount"][:] = 1
+    table["action"] = masks[:, :-1].argmax(2)
+    learn: Any = described.learn_mode(3)
+    ones = {f"{name}/action_mask": np.ones((3, 6, 2), np.int8) for name in ("obs", "next_obs")}
+    free = learn.action_values(learn.q, tensors(Batch({**table, **ones}))).detach().numpy()
+    table["obs/action_mask"], table["next_obs/action_mask"] = masks[:, :-1], masks[:, 1:]
+    result = learn_from(learn, Batch({name: np.ascontiguousarray(a) for name, a in table.items()}))
+    allowed = np.where(masks[:, burn_in_steps:] == 0, -np.inf, free)
+    assert (allowed.max(2) != free.max(2)).any()
+    taken = np.take_along_axis(free[:, :-1], table["action"][:, burn_in_steps:, None], 2)[..., 0]
+    wanted = np.abs(allowed[:, 1:].max(2) - taken)  # both networks are equal at first
+    np.testing.assert_allclose(result.priorities[:, burn_in_steps:], wanted, rtol=1e-4, atol=1e-6)
 
 
 def test_burn_in_steps_and_invalid_steps_have_no_effect_on_learning() -> None:
@@ -206,13 +243,22 @@ def test_it_learns_to_remember(burn_in_steps: int, n_sample: int, tmp_path: Path
     assert result.status == "solved"
 
 
-def test_it_has_the_same_digest_in_every_placement(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", ["gru", "lstm"])
+def test_it_has_the_same_digest_in_every_placement(unit: str, tmp_path: Path) -> None:
     graph = write_graph(tmp_path, 1, 24)
     digests = {
-        flowrl.load(graph).run(placement=p, train_iters=60, out=tmp_path / p).digest
+        flowrl.load(graph, {"policy.model.type": unit})
+        .run(placement=p, train_iters=60, out=tmp_path / p)
+        .digest
         for p in ("serial", "threads")
     }
     assert len(digests) == 1
+
+
+@pytest.mark.slow
+def test_an_lstm_learns_to_remember_too(tmp_path: Path) -> None:
+    graph = flowrl.load(write_graph(tmp_path, 1, 24), {"policy.model.type": "lstm"})
+    assert graph.run(train_iters=2500, out=tmp_path / "run").status == "solved"
 
 
 def test_check_refuses_a_buffer_with_other_sequences(tmp_path: Path) -> None:
