@@ -92,11 +92,11 @@ class ActMode:
 # Steps that choose one of n actions by scores (B, n)
 
 
-def obey_mask(head: str) -> ActingStep:
+def obey_mask(head: str, each: bool = False) -> ActingStep:
     """Give actions that the observed mask forbids a score that is never chosen."""
 
     def step(columns: Columns, obs: Array, acting: ActMode) -> None:
-        columns[head] = mask_scores(columns[head], obs)
+        columns[head] = mask_scores(columns[head], obs, each)
 
     return step
 

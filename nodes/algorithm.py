@@ -117,6 +117,12 @@ class Net:
     target: Target | None = None  # with it, there is a target network of the name and `_target`
     masked: str = ""  # the head that obeys the action mask, if the observations have one
 
+    @property
+    def masks_each(self) -> bool:
+        """Whether the masked head has several numbers for each action, along a last axis."""
+        head = self.heads.get(self.masked)
+        return head is not None and getattr(head, "each", None) is not None
+
 
 class Algorithm(Policy):
     """A policy that learns by gradients. Class attributes and methods declare what it is made of."""
@@ -263,7 +269,8 @@ class Algorithm(Policy):
         net = self.nets[self.acting_network]
         rng = np.random.default_rng(seed)
         heads = self.acting_heads()
-        masks = [obey_mask(net.masked)] if self.masks and net.masked in heads else []
+        masked = self.masks and net.masked in heads
+        masks = [obey_mask(net.masked, net.masks_each)] if masked else []
         return ActMode(
             net.model.inference_model(
                 net.inputs["obs"], net.heads, heads, rng if explores else None

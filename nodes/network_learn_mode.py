@@ -147,6 +147,7 @@ class NetworkLearnMode:
             net.inputs,
             net.masked,
             recurrent=bool(net.model.memory_columns()),
+            masks_each=net.masks_each,
             optimiser=configured_part(self.config, "optimiser"),
             max_grad_norm=self.config.max_grad_norm,
         )

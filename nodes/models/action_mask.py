@@ -34,17 +34,23 @@ def has_mask(obs: ObsColumns, scores: int) -> bool:
     return True
 
 
-def mask_scores(scores: Array, obs: Array) -> Array:
-    """Give forbidden actions the score `FORBIDDEN`, when acting; scores may have several numbers each."""
-    forbidden = obs[ACTION_MASK] == 0
-    forbidden = forbidden.reshape(*forbidden.shape, *[1] * (scores.ndim - forbidden.ndim))
+def mask_scores(scores: Array, obs: Array, each: bool = False) -> Array:
+    """Give forbidden actions the score `FORBIDDEN`, when acting.
+
+    Actions are the last axis of the scores, or with `each`, several numbers for each action, the last but one.
+    """
+    forbidden = (obs[ACTION_MASK] == 0).reshape(_aligned(scores.ndim, len(scores), each))
     masked: Array = np.where(forbidden, np.float32(FORBIDDEN), scores)
     return masked
 
 
-def mask_tensor(scores: Tensor, mask: Tensor) -> Tensor:
-    """Give forbidden actions the score `FORBIDDEN`, when learning; scores may have several numbers each."""
-    forbidden = mask == 0
-    while forbidden.dim() < scores.dim():
-        forbidden = forbidden.unsqueeze(-1)
+def mask_tensor(scores: Tensor, mask: Tensor, each: bool = False) -> Tensor:
+    """Give forbidden actions the score `FORBIDDEN`, when learning, by a mask (B, n)."""
+    forbidden = (mask == 0).view(_aligned(scores.dim(), len(scores), each))
     return scores.masked_fill(forbidden, FORBIDDEN)
+
+
+def _aligned(dims: int, rows: int, each: bool) -> tuple[int, ...]:
+    """The shape in which a mask (B, n) has its actions along the axis of those of the scores."""
+    after = int(each)
+    return (rows, *[1] * (dims - 2 - after), -1, *[1] * after)

@@ -43,14 +43,22 @@ class Network:
     """A module whose parameters are one vector, and which takes inputs with any leading dimensions."""
 
     def __init__(
-        self, module: nn.Module, inputs: Inputs, masked: str = "", recurrent: bool = False
+        self,
+        module: nn.Module,
+        inputs: Inputs,
+        masked: str = "",
+        recurrent: bool = False,
+        masks_each: bool = False,
     ) -> None:
-        """With `masked`, this head has the score `FORBIDDEN` where the observed action mask forbids an action."""
+        """With `masked`, this head has the score `FORBIDDEN` where the observed action mask forbids an action.
+
+        Actions are its last axis, or with `masks_each`, the last but one.
+        """
         self.module, self.params = module, flatten_parameters(module)
         self.inputs, self.recurrent = inputs, recurrent
         self._leaf, self._row_dims = _first_leaf(inputs)
-        self._mask = mask_leaf(inputs.get("obs")) if masked else None
-        self._masked = masked
+        self._mask = _mask_name(inputs) if masked else None
+        self._masked, self._masks_each = masked, masks_each
         names = dict(module.named_parameters())
         self._buffers = {n: t for n, t in saved_tensors(module).items() if n not in names}
         self._has_noise = has_noise(module)
@@ -103,7 +111,8 @@ class Network:
     def _masked_heads(self, heads: dict[str, Tensor], values: Values) -> dict[str, Tensor]:
         if self._mask is None or isinstance(values, Tensor):
             return heads
-        return {**heads, self._masked: mask_tensor(heads[self._masked], values[self._mask])}
+        scores = mask_tensor(heads[self._masked], values[self._mask], self._masks_each)
+        return {**heads, self._masked: scores}
 
     def draw_noise(self, generator: torch.Generator) -> None:
         """Draw new noise for noisy layers, if there are any."""
@@ -121,7 +130,7 @@ class Network:
     def frozen_copy(self) -> Network:
         """A copy that is not trained, such as a target network."""
         module = copy.deepcopy(self.module).requires_grad_(False)
-        return Network(module, self.inputs, self._masked, self.recurrent)
+        return Network(module, self.inputs, self._masked, self.recurrent, self._masks_each)
 
     def move_towards(self, other: Network, tau: float = 1.0) -> None:
         """Move the parameters towards those of `other` by the fraction tau (Polyak averaging); copy buffers."""
@@ -153,11 +162,12 @@ class TrainableNetwork(Network):
         inputs: Inputs,
         masked: str = "",
         recurrent: bool = False,
+        masks_each: bool = False,
         *,
         optimiser: Optimiser | None = None,
         max_grad_norm: float | None = None,
     ) -> None:
-        super().__init__(module, inputs, masked, recurrent)
+        super().__init__(module, inputs, masked, recurrent, masks_each)
         self.max_grad_norm = max_grad_norm
         self.grads = torch.zeros_like(self.params)
         self.parameters = list(module.parameters())
@@ -232,6 +242,12 @@ def _joined_values(named: Mapping[str, Values]) -> Values:
         else:
             joined[name] = values
     return joined
+
+
+def _mask_name(inputs: Inputs) -> str | None:
+    """The name under which the module sees the action mask; None if there is none."""
+    mask = mask_leaf(inputs.get("obs"))
+    return leaf_name("obs", mask) if mask is not None and list(inputs) != ["obs"] else mask
 
 
 def _first_leaf(inputs: Inputs) -> tuple[str, int]:

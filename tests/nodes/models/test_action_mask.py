@@ -10,7 +10,7 @@ import torch
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.node import UnsoundError
-from flowrl.core.state import State
+from flowrl.core.state import Count, State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -19,9 +19,17 @@ from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.sampling import uniform_allowed
 from flowrl.nodes.observations import NestedColumns
+from flowrl.nodes.policies.c51 import C51
+from flowrl.nodes.policies.discrete_sac import DiscreteSac
 from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.iqn import Iqn
+from flowrl.nodes.policies.mdqn import Mdqn
 from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.policies.pqn import Pqn
+from flowrl.nodes.policies.qrdqn import Qrdqn
+from flowrl.nodes.policies.rainbow import Rainbow
 from flowrl.nodes.policies.random import Random
+from flowrl.nodes.policies.sql import Sql
 from tests.nodes.learn_modes import learn_from, tensors
 
 GAME = "tests.nodes.envs.game:Game"
@@ -93,6 +101,35 @@ def test_a_mask_with_real_valued_actions_is_an_ordinary_observation() -> None:
     nested = NestedColumns({"action_mask": Column("int8", (5,)), "x": Column("float32", (2,))})
     mode = Random(obs=nested, action=Column("float32", (1,), low=0.0, high=1.0)).collect_mode(0)
     assert mode.forward(nested.empty(3))["action"].shape == (3, 1)
+
+
+@pytest.mark.parametrize("cls", [C51, DiscreteSac, Iqn, Mdqn, Pqn, Qrdqn, Rainbow, Sql])
+def test_no_algorithm_takes_a_forbidden_action_or_learns_its_score(cls: Any) -> None:
+    n = 8  # as many actions as iqn has fractions
+    nested = NestedColumns({"action_mask": Column("int8", (n,), n=2), "state": Column("float32")})
+    policy = cls(obs=nested, action=Column("int64", n=n))
+    mode, rng = policy.learn_mode(0), np.random.default_rng(0)
+    obs = nested.empty(60)
+    obs["action_mask"], obs["state"] = rng.random((60, n)) < 0.4, rng.standard_normal(60)
+    obs["action_mask"][:, 0] = 1
+    columns = {
+        **{
+            f"{name}/{leaf}": obs[leaf].copy()
+            for name in ("obs", "next_obs")
+            for leaf in nested.columns
+        },
+        "reward": np.ones(60, np.float32),
+        "discount": np.full(60, 0.9, np.float32),
+        "last": np.arange(60) == 59,
+        "terminated": np.zeros(60, bool),
+        "truncated": np.zeros(60, bool),
+    }
+    for act in (policy.eval_mode(0), policy.collect_mode(0)):
+        act.load(State(mode.weights(), policy.command(Count())))
+        acted = act.forward(obs)
+        assert obs["action_mask"][np.arange(60), acted["action"]].all()
+    learned = learn_from(mode, Batch({**columns, **acted}))
+    assert all(abs(float(value)) < 1e3 for value in learned.metrics.values())
 
 
 def test_the_target_of_dqn_includes_allowed_actions_only() -> None:

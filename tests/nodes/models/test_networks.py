@@ -22,7 +22,7 @@ HEADS = {"q": LinearHead(3), "atoms": LinearHead(3, each=5), "v": ScalarHead()}
 MASKED = NestedColumns({"action_mask": Column("int8", (3,), n=2), "state": OBS})
 
 
-def network(inputs: Any = None, model: Any = None, copies: int = 1, **params: Any) -> Any:
+def network(inputs: Any = None, model: Any = None, copies: int | None = None, **params: Any) -> Any:
     inputs = inputs or {"obs": OBS}
     model = model or Mlp(hidden=[6])
     heads = params.pop("heads", HEADS)
@@ -105,7 +105,7 @@ def test_copies_are_networks_of_their_own_with_heads_along_an_axis() -> None:
 @pytest.mark.parametrize("head", ["q", "atoms"])
 def test_masked_heads_have_the_forbidden_score(head: str, lead: tuple[int, ...]) -> None:
     inputs = {"obs": MASKED}
-    free, net = network(inputs), network(inputs, masked=head)
+    free, net = network(inputs), network(inputs, masked=head, masks_each=head == "atoms")
     mask = torch.tensor([[1, 0, 1], [1, 1, 1], [0, 0, 1], [0, 1, 0]], dtype=torch.int8)
     obs = {"action_mask": mask.view(*lead, 3), "state": values(*lead, 4)}
     found, without = net(obs), free(obs)
@@ -114,6 +114,37 @@ def test_masked_heads_have_the_forbidden_score(head: str, lead: tuple[int, ...])
     torch.testing.assert_close(found[head], wanted)
     for other in {"q", "atoms", "v"} - {head}:
         torch.testing.assert_close(found[other], without[other])
+
+
+@pytest.mark.parametrize("head", ["q", "atoms"])
+def test_the_mask_holds_for_every_copy(head: str) -> None:
+    """Also where there are as many copies as actions."""
+    inputs = {"obs": MASKED}
+    net = network(inputs, masked=head, masks_each=head == "atoms", copies=3)
+    mask = torch.tensor([[1, 0, 1], [1, 1, 0]], dtype=torch.int8)
+    obs = {"action_mask": mask, "state": values(2, 4)}
+    found, copies = net(obs)[head], net.module.copies
+    for k, copy in enumerate(copies):
+        one = copy(obs)[head]
+        forbidden = (mask == 0).view(2, 3, *[1] * (one.dim() - 2))
+        torch.testing.assert_close(found[:, k], torch.where(forbidden, FORBIDDEN, one))
+
+
+def test_the_mask_of_an_implicit_head_is_of_actions_not_of_fractions() -> None:
+    net = network({"obs": MASKED}, masked="z", heads={"z": ImplicitHead(3, cosines=4)})
+    mask = torch.tensor([[1, 0, 1], [1, 1, 0]], dtype=torch.int8)
+    obs = {"action_mask": mask, "state": values(2, 4)}
+    for fractions in (3, 5):
+        found = net(obs, tau=torch.rand(2, fractions))["z"]
+        forbidden = (mask == 0).unsqueeze(1).expand(2, fractions, 3)
+        assert torch.equal(found == FORBIDDEN, forbidden)
+
+
+def test_the_mask_is_found_among_several_inputs() -> None:
+    net = network({"obs": MASKED, "action": ACTION}, masked="q")
+    obs = {"action_mask": torch.tensor([[1, 0, 1]], dtype=torch.int8), "state": values(1, 4)}
+    found = net(obs=obs, action=values(1, 2))["q"]
+    assert (found == FORBIDDEN).tolist() == [[False, True, False]]
 
 
 # Unrolls
