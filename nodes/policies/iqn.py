@@ -18,8 +18,6 @@ from flowrl.nodes.value_based import ValueBased, ValueBasedLearnMode
 class Iqn(ValueBased):
     """Learns the quantile function of each action's return."""
 
-    masks_head = False
-
     class Config(ValueBased.Config):
         double: bool = param(
             False, "the online network chooses the next action, the target network evaluates it"
