@@ -23,7 +23,7 @@ from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.learners.learner import Learner
-from flowrl.nodes.models.gru import Gru
+from flowrl.nodes.models.recurrent import Gru
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
 
