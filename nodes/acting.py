@@ -27,11 +27,11 @@ Columns = dict[str, Array]
 class ActingStep(Protocol):
     """A step of a chain."""
 
-    def __call__(self, columns: Columns, obs: Array, acting: ActMode) -> None:
+    def __call__(self, columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         """Change the columns of the observations (B, …)."""
 
 
-class ActMode:
+class NetworkActMode:
     """Acts with a network and a chain of steps.
 
     Its memory is that of a recurrent network, and what steps remember of each env. The caller keeps it: zeros where an
@@ -95,7 +95,7 @@ class ActMode:
 def obey_mask(head: str, each: bool = False) -> ActingStep:
     """Give actions that the observed mask forbids a score that is never chosen."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns[head] = mask_scores(columns[head], obs, each)
 
     return step
@@ -104,7 +104,7 @@ def obey_mask(head: str, each: bool = False) -> ActingStep:
 def greedy(head: str) -> ActingStep:
     """Take the action with the highest score."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns["action"] = sampling.argmax(columns[head])
 
     return step
@@ -113,7 +113,7 @@ def greedy(head: str) -> ActingStep:
 def epsilon_greedy(head: str, setting: str = "epsilon") -> ActingStep:
     """Take a random allowed action with the probability of the setting, otherwise that with the highest score."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         scores, epsilon = columns[head], acting.settings[setting]
         if obs.dtype.names is not None and ACTION_MASK in obs.dtype.names:
             allowed = obs[ACTION_MASK] != 0
@@ -127,7 +127,7 @@ def epsilon_greedy(head: str, setting: str = "epsilon") -> ActingStep:
 def softmax_draw(head: str, setting: str) -> ActingStep:
     """Draw from softmax(scores / temperature), with the temperature of the setting."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         logits = columns[head] / np.float32(acting.settings[setting])
         columns["action"], columns["logp"] = sampling.sample_categorical(logits, acting.rng)
 
@@ -137,7 +137,7 @@ def softmax_draw(head: str, setting: str) -> ActingStep:
 def expected_values(head: str, atoms: Array) -> ActingStep:
     """Turn the logits (B, n, atoms) of distributions of returns into their means (B, n)."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         logits = columns[head]
         p = np.exp(logits - logits.max(-1, keepdims=True))
         columns[head] = (p @ atoms) / p.sum(-1)
@@ -148,7 +148,7 @@ def expected_values(head: str, atoms: Array) -> ActingStep:
 def quantile_means(head: str, axis: int = -1) -> ActingStep:
     """Turn quantiles of returns, along this axis, into their means (B, n)."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns[head] = columns[head].mean(axis)
 
     return step
@@ -160,7 +160,7 @@ def quantile_means(head: str, axis: int = -1) -> ActingStep:
 def draw(distribution: Distribution) -> ActingStep:
     """Draw actions, and give the logarithm of their likelihood as `logp`."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns.update(distribution.sample(columns, acting.rng))
 
     return step
@@ -169,7 +169,7 @@ def draw(distribution: Distribution) -> ActingStep:
 def most_likely(distribution: Distribution) -> ActingStep:
     """Take the most likely actions."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns.update(distribution.mode(columns))
 
     return step
@@ -181,7 +181,7 @@ def most_likely(distribution: Distribution) -> ActingStep:
 def tanh_action(head: str) -> ActingStep:
     """Squash a head into (-1, 1)."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns["action"] = np.tanh(columns[head])
 
     return step
@@ -190,7 +190,7 @@ def tanh_action(head: str) -> ActingStep:
 def draw_squashed(mean: str, log_std: str) -> ActingStep:
     """Draw from a normal distribution with these heads, and squash into (-1, 1)."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         limited = np.clip(columns[log_std], *sampling.LOG_STD_LIMITS)
         drawn, _ = sampling.sample_gaussian(columns[mean], limited, acting.rng)
         columns["action"] = np.tanh(drawn)
@@ -201,7 +201,7 @@ def draw_squashed(mean: str, log_std: str) -> ActingStep:
 def add_noise(setting: str) -> ActingStep:
     """Add normal noise with the deviation of the setting, and clip the action to [-1, 1]."""
 
-    def step(columns: Columns, obs: Array, acting: ActMode) -> None:
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         std = np.float32(acting.settings[setting])
         noise = acting.rng.standard_normal(columns["action"].shape, np.float32)
         columns["action"] = np.clip(columns["action"] + std * noise, -1, 1)
@@ -209,7 +209,7 @@ def add_noise(setting: str) -> ActingStep:
     return step
 
 
-class Box:
+class ActionBox:
     """The bounds of real-valued actions, to which (-1, 1) is scaled."""
 
     def __init__(self, action: Column) -> None:

@@ -34,7 +34,7 @@ from flowrl.core.config import param, part, parts
 from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count
-from flowrl.nodes.acting import ActingStep, ActMode, Box, obey_mask
+from flowrl.nodes.acting import ActingStep, ActionBox, NetworkActMode, obey_mask
 from flowrl.nodes.configured_parts import configured_part, configured_parts
 from flowrl.nodes.distributions import action_bounds
 from flowrl.nodes.exploring import ExploringStep
@@ -201,9 +201,9 @@ class Algorithm(Policy):
         return self.squashes and np.dtype(self.action.dtype).kind == "f"
 
     @property
-    def box(self) -> Box | None:
+    def box(self) -> ActionBox | None:
         """The bounds to which actions are scaled, if they are."""
-        return Box(self.action) if self.scales_actions else None
+        return ActionBox(self.action) if self.scales_actions else None
 
     @property
     def unit_action(self) -> Column:
@@ -250,12 +250,12 @@ class Algorithm(Policy):
     def learn_mode(self, seed: int) -> LearnMode:
         return self.Learn(self, seed)
 
-    def collect_mode(self, seed: int) -> ActMode:
+    def collect_mode(self, seed: int) -> NetworkActMode:
         return self._act_mode(
             [*self.collect_steps(), *self.explore], self.collect_columns(), seed, True
         )
 
-    def eval_mode(self, seed: int) -> ActMode:
+    def eval_mode(self, seed: int) -> NetworkActMode:
         return self._act_mode(self.eval_steps(), {"action": self.action}, seed, False)
 
     def imported_modules(self, learn: bool) -> tuple[str, ...]:
@@ -265,13 +265,13 @@ class Algorithm(Policy):
 
     def _act_mode(
         self, steps: Sequence[ActingStep], outputs: Schema, seed: int, explores: bool
-    ) -> ActMode:
+    ) -> NetworkActMode:
         net = self.nets[self.acting_network]
         rng = np.random.default_rng(seed)
         heads = self.acting_heads()
         masked = self.masks and net.masked in heads
         masks = [obey_mask(net.masked, net.masks_each)] if masked else []
-        return ActMode(
+        return NetworkActMode(
             net.model.inference_model(
                 net.inputs["obs"], net.heads, heads, rng if explores else None
             ),

@@ -12,7 +12,7 @@ from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.acting import ActMode, Columns
+from flowrl.nodes.acting import Columns, NetworkActMode
 from flowrl.nodes.models import sampling
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.schedules import Scheduled, scheduled
@@ -31,7 +31,7 @@ class ExploringStep(Part):
         """What the step remembers of each env from step to step, as columns; zeros where an episode begins."""
         return {}
 
-    def setting(self, acting: ActMode, name: str) -> float:
+    def setting(self, acting: NetworkActMode, name: str) -> float:
         """The current value of a parameter that `scheduled` declares."""
         return acting.settings[self.setting_name(name)]
 
@@ -39,7 +39,7 @@ class ExploringStep(Part):
         """The name of a scheduled parameter among the settings of the policy."""
         return f"explore.{self.place}.{name}"
 
-    def __call__(self, columns: Columns, obs: Array, acting: ActMode) -> None:
+    def __call__(self, columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         """Change the columns of the observations (B, …)."""
         raise NotImplementedError(f"{type(self).__name__} does not define __call__")
 
@@ -53,7 +53,7 @@ class ActionNoise(ExploringStep):
     def check_action(self, action: Column) -> None:
         require_real_actions("action_noise", action)
 
-    def __call__(self, columns: Columns, obs: Array, acting: ActMode) -> None:
+    def __call__(self, columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         action = columns["action"]
         noise = acting.rng.standard_normal(action.shape, np.float32)
         columns["action"] = _clipped(action + np.float32(self.setting(acting, "std")) * noise)
@@ -75,7 +75,7 @@ class OuNoise(ExploringStep):
     def memory_columns(self, action: Column) -> Schema:
         return {"ou_noise": Column("float32", (int(np.prod(action.shape, dtype=np.int64)),))}
 
-    def __call__(self, columns: Columns, obs: Array, acting: ActMode) -> None:
+    def __call__(self, columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         before = columns["ou_noise"]
         noise = np.float32(self.setting(acting, "std")) * acting.rng.standard_normal(
             before.shape, np.float32
@@ -90,7 +90,7 @@ class RandomActions(ExploringStep):
     class Config(BaseConfig):
         share: Scheduled = scheduled(0.1, "probability of a random action", ge=0, le=1)
 
-    def __call__(self, columns: Columns, obs: Array, acting: ActMode) -> None:
+    def __call__(self, columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         replace_by_random(columns, obs, acting, self.setting(acting, "share"))
 
 
@@ -108,7 +108,7 @@ class EpsilonLadder(ExploringStep):
     def memory_columns(self, action: Column) -> Schema:
         return {"rung": Column("int64")}  # 1 … rungs; 0 before an episode's first step
 
-    def __call__(self, columns: Columns, obs: Array, acting: ActMode) -> None:
+    def __call__(self, columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         c, rung = self.config, columns["rung"]
         drawn = acting.rng.integers(1, c.rungs + 1, size=rung.shape)
         columns["rung"] = rung = np.where(rung == 0, drawn, rung)
@@ -116,7 +116,9 @@ class EpsilonLadder(ExploringStep):
         replace_by_random(columns, obs, acting, shares)
 
 
-def replace_by_random(columns: Columns, obs: Array, acting: ActMode, share: float | Array) -> None:
+def replace_by_random(
+    columns: Columns, obs: Array, acting: NetworkActMode, share: float | Array
+) -> None:
     """Replace actions by uniformly random allowed ones, each with the probability `share`."""
     action, space, rng = columns["action"], acting.action_space, acting.rng
     explores = rng.random(len(action)) < share

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowrl.core.batch import Array, Batch
-from flowrl.nodes.acting import Box
+from flowrl.nodes.acting import ActionBox
 from flowrl.nodes.attribute_state import load_attributes, state_of_attributes
 from flowrl.nodes.configured_parts import configured_part
 from flowrl.nodes.lazy import tensor, torch
@@ -30,7 +30,9 @@ class LearnBatch:
     `b.unit_action` are actions scaled to (-1, 1).
     """
 
-    def __init__(self, batch: Batch | None, columns: Mapping[str, Any], box: Box | None) -> None:
+    def __init__(
+        self, batch: Batch | None, columns: Mapping[str, Any], box: ActionBox | None
+    ) -> None:
         self.batch, self._box = batch, box
         self.__dict__.update(columns)
 

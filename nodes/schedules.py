@@ -15,7 +15,7 @@ from flowrl.core.state import Count
 UNITS = ("env_steps", "train_iters", "episodes")
 
 
-class Schedule(Config):
+class NumberSchedule(Config):
     """A number that goes from `start` to `end` within a number of env steps, train iterations or episodes."""
 
     start: float = param(..., "the value at the beginning")
@@ -28,7 +28,7 @@ class Schedule(Config):
     )
 
     @model_validator(mode="after")
-    def _check_unit(self) -> Schedule:
+    def _check_unit(self) -> NumberSchedule:
         given = [unit for unit in UNITS if getattr(self, unit) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
@@ -78,12 +78,12 @@ SHAPES = {"linear": linear_decay, "exponential": exponential_decay, "cosine": co
 
 def _read(value: Any) -> Any:
     if isinstance(value, Mapping):
-        unknown = [name for name in value if name not in Schedule.model_fields]
+        unknown = [name for name in value if name not in NumberSchedule.model_fields]
         if unknown:
-            hint = spelling_hint(unknown[0], Schedule.model_fields)
+            hint = spelling_hint(unknown[0], NumberSchedule.model_fields)
             raise ValueError(f"a schedule has no key '{unknown[0]}'; {hint}")
-        return Schedule.model_validate(dict(value))
-    if isinstance(value, bool) or not isinstance(value, int | float | Schedule):
+        return NumberSchedule.model_validate(dict(value))
+    if isinstance(value, bool) or not isinstance(value, int | float | NumberSchedule):
         example = "{start: 0.95, end: 0.1, env_steps: 10_000}"
         raise ValueError(f"{shortened_repr(value)} is neither a number nor a schedule, {example}")
     return value
@@ -94,8 +94,8 @@ def complete_schedules(config: type[Config], values: Mapping[str, Any]) -> dict[
     found = dict(values)
     for name in scheduled_fields(config):
         default, given = config.model_fields[name].default, found.get(name)
-        if isinstance(given, Mapping) and isinstance(default, Schedule):
-            kept = {k: getattr(default, k) for k in Schedule.model_fields}
+        if isinstance(given, Mapping) and isinstance(default, NumberSchedule):
+            kept = {k: getattr(default, k) for k in NumberSchedule.model_fields}
             if any(unit in given for unit in UNITS):
                 kept = {k: v for k, v in kept.items() if k not in UNITS}
             found[name] = {**kept, **given}
@@ -103,7 +103,7 @@ def complete_schedules(config: type[Config], values: Mapping[str, Any]) -> dict[
 
 
 # The type of a parameter that `scheduled` declares.
-Scheduled = Annotated[float | Schedule, BeforeValidator(_read)]
+Scheduled = Annotated[float | NumberSchedule, BeforeValidator(_read)]
 
 
 def scheduled(default: float | Mapping[str, Any], about: str, **limits: Any) -> Any:
@@ -122,6 +122,6 @@ def scheduled_fields(config: type[Config]) -> tuple[str, ...]:
     return tuple(n for n, e in extras.items() if isinstance(e, dict) and e.get("scheduled"))
 
 
-def current_value(setting: float | Schedule, progress: Count) -> float:
+def current_value(setting: float | NumberSchedule, progress: Count) -> float:
     """The value of a number or schedule at this progress."""
-    return setting.value(progress) if isinstance(setting, Schedule) else float(setting)
+    return setting.value(progress) if isinstance(setting, NumberSchedule) else float(setting)

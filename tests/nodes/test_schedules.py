@@ -10,7 +10,7 @@ import pytest
 from flowrl.core.state import Count
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
-from flowrl.nodes.schedules import Schedule, current_value, scheduled_fields
+from flowrl.nodes.schedules import NumberSchedule, current_value, scheduled_fields
 from tests.nodes.learn_modes import DISCRETE, OBS
 
 
@@ -39,13 +39,13 @@ def dqn(**params: Any) -> Dqn:
 def test_values_equal_the_formula_of_their_shape(
     shape: Any, at: int, expected: float, unit: str
 ) -> None:
-    schedule = Schedule(start=1.0, end=0.2, shape=shape, **{unit: 100})
+    schedule = NumberSchedule(start=1.0, end=0.2, shape=shape, **{unit: 100})
     others = {name: 10**6 for name in ("env_steps", "train_iters", "episodes") if name != unit}
     assert schedule.value(Count(**others, **{unit: at})) == pytest.approx(expected)
 
 
 def test_a_schedule_may_rise() -> None:
-    schedule = Schedule(start=0.0, end=1.0, env_steps=10)
+    schedule = NumberSchedule(start=0.0, end=1.0, env_steps=10)
     assert [schedule.value(Count(t)) for t in (0, 5, 10, 20)] == [0.0, 0.5, 1.0, 1.0]
 
 
@@ -68,13 +68,13 @@ def test_the_command_has_every_scheduled_parameter() -> None:
 
 def test_a_partial_schedule_keeps_the_other_keys_of_its_default() -> None:
     epsilon = dqn(epsilon={"start": 1.0}).config.epsilon
-    expected = Schedule(start=1.0, end=0.1, env_steps=10_000, shape="exponential")
+    expected = NumberSchedule(start=1.0, end=0.1, env_steps=10_000, shape="exponential")
     assert epsilon == expected
 
 
 def test_a_partial_schedule_with_another_unit_loses_that_of_its_default() -> None:
     epsilon = dqn(epsilon={"train_iters": 50}).config.epsilon
-    expected = Schedule(start=0.95, end=0.1, train_iters=50, shape="exponential")
+    expected = NumberSchedule(start=0.95, end=0.1, train_iters=50, shape="exponential")
     assert epsilon == expected
 
 
@@ -83,7 +83,7 @@ def test_a_partial_schedule_with_another_unit_loses_that_of_its_default() -> Non
     [
         (
             {"epsilon": {"start": 1.5}},
-            r"Dqn\.epsilon is Schedule\(start=1.5, .* less than or equal to 1",
+            r"Dqn\.epsilon is NumberSchedule\(start=1.5, .* less than or equal to 1",
         ),
         ({"epsilon": {"end": -0.1}}, r"Dqn\.epsilon is .* greater than or equal to 0"),
         ({"epsilon": 1.5}, r"Dqn\.epsilon is 1.5; expected less than or equal to 1"),

@@ -70,7 +70,7 @@ def test_other_things_than_columns_and_spaces_are_refused() -> None:
 
 
 def test_a_mode_is_refused_where_a_policy_is_wanted() -> None:
-    wanted = "policy is a ActMode, which is a mode of a policy; give the policy itself"
+    wanted = "policy is a NetworkActMode, which is a mode of a policy; give the policy itself"
     mode, env = policy().eval_mode(0), Gymnasium(id="CartPole-v1")
     with pytest.raises(TypeError, match=wanted):
         Learner(policy=mode)
