@@ -15,6 +15,7 @@ import numpy as np
 
 import flowrl
 from flowrl.api import FlowGraph
+from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.token_diff import diff_tokens
 from tests.graphs.test_bundled_graphs import SHORT
@@ -25,6 +26,10 @@ CUTS: tuple[Cut, ...] = ("iters", "steps", "verdict")
 SEED = 4
 
 DQN = {"evaluator.episodes": 2, "evaluator.weights.every": 12}
+VALUE_BASED = ("c51", "discrete_sac", "iqn", "mdqn", "qrdqn", "rainbow", "sql")
+ON_POLICY = ("ppo", "a2c", "pqn", "reinforce")
+PENDULUM = ("d4pg", "ddpg", "redq", "sac", "td3", "tqc")
+SHORT_EPISODES = {**DQN, "env.max_episode_steps": 40}
 PPO = {"evaluator.episodes": 2, "evaluator.weights.every": 2}
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_dqn": DQN,
@@ -34,6 +39,12 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_dqn_rnd": DQN,
     "cartpole_ppo": {**PPO, "collector.n_sample": 128, "learner.log_every_iters": 1},
     "mountaincar_dqn": {**DQN, "evaluator.episodes": 1},
+    "cartpole_a2c": PPO,
+    "cartpole_impala": {**PPO, "collector.n_sample": 128},
+    "cartpole_pqn": {**PPO, "collector.n_sample": 128},
+    "cartpole_reinforce": {**PPO, "collector.n_episode": 2},
+    **{f"cartpole_{name}": DQN for name in VALUE_BASED},
+    **{f"pendulum_{name}": SHORT_EPISODES for name in PENDULUM},
     **{graph: {**PPO, **SHORT[graph]} for graph in SHORT if graph.endswith("_ppo")},
     "crazyclimber_ppo": {
         **PPO,
@@ -51,8 +62,11 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     "minigrid_ppo": 0,
     "mountaincar_dqn": -200,
     "pendulum_ppo": -1800,
+    **{f"pendulum_{name}": -1800 for name in PENDULUM},
 }
 UNREACHABLE_RETURN = 1e9
+# All but the graph that learns from demonstrations alone, which has no collector.
+COMPARED = sorted(set(bundled_graphs()) - {"cartpole_bc"})
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,7 @@ class Case:
     @property
     def is_off_policy(self) -> bool:
         """Whether the algorithm may learn from data of older weights."""
-        return "dqn" in self.graph
+        return not self.graph.endswith(ON_POLICY)
 
     @property
     def sets(self) -> dict[str, Any]:
@@ -87,7 +101,8 @@ class Case:
         if self.cut == "iters":
             return {"train_iters": 30 if self.is_off_policy else 3}
         graph = flowrl.load(self.graph, self.sets).check().graph
-        round_steps = graph.nodes["collector"].config.n_sample * self.replicas
+        collector = graph.nodes["collector"].config
+        round_steps = getattr(collector, "n_sample", 100) * self.replicas
         if self.cut == "verdict":
             return {"steps": round_steps * 40 + 5000}
         warmup = max((phase.steps or 0 for phase in graph.phases), default=0)
@@ -106,7 +121,7 @@ class Case:
 
 def cases_of(graph: str) -> Iterator[Case]:
     """Yield cases with every cut, one and three collectors, and lags if the algorithm allows them."""
-    lags = (0, 1, 2) if "dqn" in graph else (0,)
+    lags = (0, 1, 2) if Case(graph, "iters").is_off_policy else (0,)
     for replicas, lag, cut in product((1, 3), lags, CUTS):
         yield Case(graph, cut, replicas, lag)
 

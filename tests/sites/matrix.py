@@ -21,10 +21,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from flowrl.channels.keys import write_key
-from flowrl.graph.bundled import bundled_graphs
 from tests.cluster.network import MACHINES, Network, network
 from tests.cluster.network import why_not as why_no_hosts
 from tests.sites.bundled_cases import (
+    COMPARED,
     Case,
     cases_of,
     collect_results,
@@ -152,7 +152,7 @@ def main(words: Sequence[str]) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, two_hosts() as hosts:
         matrix = Matrix(Path(folder), hosts, arguments.only)
-        for graph in arguments.graphs or bundled_graphs():
+        for graph in arguments.graphs or COMPARED:
             matrix.run_graph(graph)
     if isinstance(hosts, str):
         print(f"hosts: skipped: {hosts}")

@@ -17,14 +17,19 @@ import pytest
 
 import flowrl
 from flowrl.core.errors import NodeError
-from flowrl.graph.bundled import bundled_graphs
-from tests.sites.bundled_cases import CUTS, Case, describe_difference, run_case, why_not_comparable
+from tests.sites.bundled_cases import (
+    COMPARED,
+    CUTS,
+    Case,
+    describe_difference,
+    run_case,
+    why_not_comparable,
+)
 from tests.sites.perturbed_environment import perturbed_environment
 from tests.sites.run_comparison import Results
 
 PLACEMENTS = ["threads", "processes", "mixed"]
-GRAPHS = sorted(bundled_graphs())
-OFF_POLICY = [graph for graph in GRAPHS if Case(graph, "iters").is_off_policy]
+OFF_POLICY = [graph for graph in COMPARED if Case(graph, "iters").is_off_policy]
 
 
 @pytest.fixture
@@ -65,7 +70,7 @@ def cases_of_turn(turn: int, replicas: int = 1, lag: int = 0) -> list[Case]:
     """Return a case of every graph. In three turns each graph has each kind of cut."""
     return [
         Case(graph, CUTS[(number + turn) % 3], replicas, lag if graph in OFF_POLICY else 0)
-        for number, graph in enumerate(GRAPHS)
+        for number, graph in enumerate(COMPARED)
     ]
 
 
