@@ -26,7 +26,7 @@ from tests.nodes.learn_modes import CONTINUOUS, DISCRETE, OBS, learn_from, rows,
 WIDE = Column("float32", (2,), low=(-2.0, 0.0), high=(2.0, 10.0))
 
 
-class Ddpg(Algorithm):
+class Twin(Algorithm):
     """An algorithm of your own with an actor, two critics, and bounded real-valued actions."""
 
     actions, squashes, acting_network = "real", True, "actor"
@@ -67,8 +67,8 @@ class Ddpg(Algorithm):
             return {"loss": loss, "priority": (goal - q[:, 0]).abs()}
 
 
-def ddpg(action: Column = WIDE, **params: Any) -> Ddpg:
-    return Ddpg(obs=OBS, action=action, **params)
+def twin(action: Column = WIDE, **params: Any) -> Twin:
+    return Twin(obs=OBS, action=action, **params)
 
 
 def real_rows(n: int = 32, seed: int = 0) -> Batch:
@@ -103,7 +103,7 @@ def test_unsuitable_targets_are_refused(target: Any, what: str) -> None:
 
 
 def test_every_target_network_follows_its_own_network() -> None:
-    mode: Any = ddpg().learn_mode(0)
+    mode: Any = twin().learn_mode(0)
     before = {n: getattr(mode, f"{n}_target").params.clone() for n in ("actor", "critic")}
     learn_from(mode, real_rows())
     for name, start in before.items():
@@ -116,7 +116,7 @@ def test_every_target_network_follows_its_own_network() -> None:
 
 
 def test_columns_commands_and_weights_follow_from_the_declarations() -> None:
-    policy = ddpg(noise={"start": 0.5, "end": 0.1, "env_steps": 10})
+    policy = twin(noise={"start": 0.5, "end": 0.1, "env_steps": 10})
     assert set(policy.learn_columns()) == {"obs", "next_obs", "action", "reward", "discount"}
     assert policy.command(Count(env_steps=5)) == pytest.approx({"lr": 1e-3, "noise": 0.3})
     names = policy.learn_mode(0).weights()
@@ -125,7 +125,7 @@ def test_columns_commands_and_weights_follow_from_the_declarations() -> None:
 
 
 def test_squashed_actions_reach_the_bounds_of_the_env_and_come_back() -> None:
-    policy = ddpg(noise=10.0)
+    policy = twin(noise=10.0)
     act = policy.collect_mode(0)
     act.load(State(policy.learn_mode(0).weights(), policy.command(Count())))
     acted = act.forward(rows(400)["obs"])["action"]
@@ -139,7 +139,7 @@ def test_squashed_actions_reach_the_bounds_of_the_env_and_come_back() -> None:
 
 
 def test_a_restored_algorithm_of_your_own_continues_with_the_same_bits() -> None:
-    policy = ddpg(optimiser=Sgd(momentum=0.5))
+    policy = twin(optimiser=Sgd(momentum=0.5))
     one, other = policy.learn_mode(0), policy.learn_mode(1)
     for seed in range(4):
         learn_from(one, real_rows(seed=seed))
@@ -174,13 +174,13 @@ def test_minibatches_have_every_row_once_with_nested_observations() -> None:
 @pytest.mark.parametrize(
     ("make", "what", "key"),
     [
-        (lambda: ddpg(DISCRETE), "ddpg needs real-valued actions; the env takes int64", "policy"),
+        (lambda: twin(DISCRETE), "twin needs real-valued actions; the env takes int64", "policy"),
         (
-            lambda: ddpg(Column("float32", (2,))),
-            "ddpg scales its actions to their bounds; .*wrap the env, so that its actions are",
+            lambda: twin(Column("float32", (2,))),
+            "twin scales its actions to their bounds; .*wrap the env, so that its actions are",
             "policy",
         ),
-        (lambda: ddpg(model=Gru()), "ddpg learns from single steps, and the model is rec", "model"),
+        (lambda: twin(model=Gru()), "twin learns from single steps, and the model is rec", "model"),
         (
             lambda: Dqn(obs=OBS, action=CONTINUOUS),
             "dqn chooses one of n actions; .*; try ppo",

@@ -25,6 +25,8 @@ from flowrl.nodes.exploring import (
 )
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.observations import NestedColumns
+from flowrl.nodes.origin import ENV_COLUMN
+from flowrl.nodes.policies.ddpg import Ddpg
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from tests.nodes.learn_modes import CONTINUOUS, DISCRETE, OBS
@@ -190,6 +192,34 @@ def test_each_env_keeps_what_a_step_remembers_until_its_episode_ends(stepping: s
     taken = [k for ids in SEEN for k in ids]
     assert set(taken) == {0, 1}
     assert taken.count(0) == pytest.approx(taken.count(1), abs=4)
+
+
+@pytest.mark.parametrize("stepping", ["together", "halves", "ready"])
+def test_ou_noise_keeps_its_process_per_env_until_its_episode_ends(stepping: str) -> None:
+    """Without a pull to 0, and without further noise in the second token, the process stays where it is."""
+    kwargs = {"space": "Box", "low": -1.0, "high": 1.0, "shape": (2,)}
+    env = Gymnasium(id="tests.nodes.toy_envs:SpaceCheckingEnv", kwargs=kwargs, max_episode_steps=20)
+    envs = SerialEnvManager(env=env, count=4, seed=1)
+    spec = envs.spec()
+    policy = Ddpg(
+        obs=spec.obs,
+        action=spec.action,
+        noise=0.0,
+        explore=[OuNoise(theta=0.0, std={"start": 0.1, "end": 0.0, "env_steps": 1})],
+    )
+    zeros = {name: np.zeros_like(a) for name, a in policy.learn_mode(0).weights().items()}
+    node = SampleCollector(
+        envs=envs, policy=policy, n_sample=48, seed=1, stepping=stepping, origin=True
+    )
+    first = node.fire(State(zeros, policy.command(Count())))
+    second = node.fire(State(zeros, policy.command(Count(env_steps=48))))
+    assert first["action"].std() > 0.05
+    for k in range(4):
+        before, after = (batch["action"][batch[ENV_COLUMN] == k] for batch in (first, second))
+        kept = 20 - len(before)  # the steps of the episode that are left
+        assert 0 < kept < len(after)
+        np.testing.assert_array_equal(after[:kept], np.tile(before[-1], (kept, 1)))
+        assert (after[kept:] == 0).all()
 
 
 def test_rows_have_the_columns_described_before_the_run() -> None:
