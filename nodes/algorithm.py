@@ -75,7 +75,8 @@ class Target(BaseConfig):
     def _check_choice(self) -> Target:
         if (self.tau is None) == (self.every_iters is None):
             raise ValueError(
-                "a target network is copied (`every_iters: 100`) or moved (`tau: 0.005`); give one of both"
+                "a target network is copied (`every_iters: 100`) or moved (`tau: 0.005`); give one of both "
+                "(`every_iters: null` removes that of an extended graph)"
             )
         return self
 

@@ -32,7 +32,8 @@ class NumberSchedule(Config):
         given = [unit for unit in UNITS if getattr(self, unit) is not None]
         if len(given) != 1:
             found = " and ".join(given) or "none of them"
-            raise ValueError(f"a schedule needs one of {', '.join(UNITS)}; it has {found}")
+            hint = f" (`{given[0]}: null` removes that of an extended graph)" if given else ""
+            raise ValueError(f"a schedule needs one of {', '.join(UNITS)}; it has {found}{hint}")
         return self
 
     def value(self, progress: Count) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import part
 from flowrl.core.node import UnsoundError
@@ -100,6 +102,15 @@ def test_a_target_is_due_at_its_interval_or_moves_always() -> None:
 def test_unsuitable_targets_are_refused(target: Any, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         Dqn(obs=OBS, action=DISCRETE, target=target)
+
+
+def test_a_graph_changes_the_rule_of_the_graph_that_it_extends(tmp_path: Path) -> None:
+    lines = "policy: {target: {tau: 0.01, every_iters: null}, epsilon: {train_iters: 9, env_steps: null}}"
+    (tmp_path / "g.yaml").write_text(f"extends: cartpole_dqn\n{lines}\n")
+    assert flowrl.load(tmp_path / "g.yaml").check().problems == []
+    (tmp_path / "g.yaml").write_text("extends: cartpole_dqn\npolicy: {target: {tau: 0.01}}\n")
+    [problem] = flowrl.load(tmp_path / "g.yaml").check().problems
+    assert "`every_iters: null` removes that of an extended graph" in problem.what + problem.hint
 
 
 def test_every_target_network_follows_its_own_network() -> None:

@@ -94,7 +94,7 @@ def test_a_partial_schedule_with_another_unit_loses_that_of_its_default() -> Non
         ({"epsilon": True}, "True is neither a number nor a schedule"),
         (
             {"epsilon": {"env_steps": 10, "episodes": 5}},
-            "needs one of env_steps, train_iters, episodes; it has env_steps and episodes",
+            "needs one of env_steps, train_iters, episodes; it has env_steps and episodes .`env_steps: null`",
         ),
         (
             {"lr": {"start": 1e-3, "end": 1e-4}},
