@@ -81,7 +81,7 @@ def test_a_token_that_ends_within_an_episode_does_not_change_ppos_values(n_sampl
     collector = SampleCollector(envs=envs, policy=policy, n_sample=n_sample, seed=3)
     learner = Learner(policy=policy, seed=3)
     batch = collector.fire(learner.state())
-    advantage, goal, v_t = learner.mode.advantages(tensors(batch))
+    advantage, goal, v_t = learner.mode.targets(tensors(batch))
     v = learner.mode.net(torch.arange(2))["value"].detach().numpy()
     wanted = np.where(batch["obs"] == 0, 1 + GAMMA * v[1], 2 + GAMMA * v[0])
     np.testing.assert_allclose(goal, wanted, rtol=1e-5)

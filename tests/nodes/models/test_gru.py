@@ -108,7 +108,7 @@ def random_batch(policy: Ppo, n: int) -> Batch:
 def test_advantages_equal_those_of_the_slow_implementation() -> None:
     policy = ppo(normalise_advantages=False, gamma=0.9, gae_lambda=0.8)
     mode, batch = policy.learn_mode(1), random_batch(policy, 6)
-    found, _, _ = mode.advantages(tensors(batch))
+    found, _, _ = mode.targets(tensors(batch))
     module = mode.net.module
     expected = []
     for k in range(6):

@@ -108,10 +108,8 @@ def test_a_truncated_row_bootstraps_and_a_terminated_one_does_not() -> None:
     terminated = rows(1, terminated=flags, truncated=~flags, discount=np.zeros(1, "f4"), **one)
     mode = ppo(normalise_advantages=False).learn_mode(0)
     value, value_tp1 = (head(mode, "value", truncated[k]).item() for k in ("obs", "next_obs"))
-    assert mode.advantages(tensors(truncated))[0].item() == pytest.approx(
-        1 + 0.9 * value_tp1 - value
-    )
-    assert mode.advantages(tensors(terminated))[0].item() == pytest.approx(1 - value)
+    assert mode.targets(tensors(truncated))[0].item() == pytest.approx(1 + 0.9 * value_tp1 - value)
+    assert mode.targets(tensors(terminated))[0].item() == pytest.approx(1 - value)
 
 
 def test_the_last_row_of_a_token_bootstraps_even_if_its_episode_continues() -> None:
@@ -121,19 +119,19 @@ def test_the_last_row_of_a_token_bootstraps_even_if_its_episode_continues() -> N
     mode = ppo(normalise_advantages=False, gae_lambda=0.0).learn_mode(0)
     v_t, v_end = head(mode, "value", batch["obs"]), head(mode, "value", batch["next_obs"][1:])
     expected = batch["reward"] + 0.9 * np.array([v_t[1], v_end[0]]) - v_t.numpy()
-    np.testing.assert_allclose(mode.advantages(tensors(batch))[0], expected, rtol=1e-5)
+    np.testing.assert_allclose(mode.targets(tensors(batch))[0], expected, rtol=1e-5)
 
 
 def test_normalised_values_only_change_units() -> None:
     mode = ppo(normalise_values=True, normalise_advantages=False).learn_mode(0)
     plain = ppo(normalise_advantages=False).learn_mode(0)
     batch = rows(50)
-    advantage, goal, _ = (x.numpy() for x in mode.advantages(tensors(batch)))
-    expected, returns, _ = (x.numpy() for x in plain.advantages(tensors(batch)))
+    advantage, goal, _ = (x.numpy() for x in mode.targets(tensors(batch)))
+    expected, returns, _ = (x.numpy() for x in plain.targets(tensors(batch)))
     np.testing.assert_allclose(advantage, expected, rtol=1e-5)  # the moments are still 0 and 1
     np.testing.assert_allclose(goal, (returns - returns.mean()) / returns.std(), atol=1e-5)
     values = head(mode, "value", batch["obs"]).numpy() * returns.std() + returns.mean()
-    again, goal, old = (x.numpy() for x in mode.advantages(tensors(batch)))
+    again, goal, old = (x.numpy() for x in mode.targets(tensors(batch)))
     mean, std = mode.return_moments()
     np.testing.assert_allclose(goal * std + mean, again + values, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(old * std + mean, values, rtol=1e-3, atol=1e-4)
