@@ -37,6 +37,7 @@ class ActorCritic(Algorithm):
     )  # fmt: skip
     unrolls: ClassVar[UnrollRule] = "recurrent"
     on_policy: ClassVar[bool] = True
+    learns_across_rows = True
 
     class Config(Algorithm.Config):
         model: Any = part(

@@ -26,7 +26,7 @@ class Pqn(Algorithm):
     """Learns action values from the rows of many envs, without a replay buffer and a target network."""
 
     actions, other_algorithms = "discrete", "ppo"
-    acting_network, on_policy = "q", True
+    acting_network, on_policy, learns_across_rows = "q", True, True
     reads = (
         "obs", "next_obs", "action", "reward", "discount", "terminated", "truncated", "last",
     )  # fmt: skip
