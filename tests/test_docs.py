@@ -39,6 +39,8 @@ ELSEWHERE = [
     ("README", "result = flowrl", "tests/test_readme.py"),
     ("docs/nodes", "mine:Balance", "tests/test_docs.py"),
     ("docs/nodes", "class Balance", "tests/test_docs.py"),
+    ("docs/algorithms", "# baseline.py", "tests/examples/test_my_algorithm.py"),
+    ("docs/algorithms", "baseline:Baseline", "tests/examples/test_my_algorithm.py"),
     ("docs/graph", "  - agent, expert -> buffer", "tests/graph/test_graph_page.py"),
 ]
 [MY_NODES] = re.findall(r"```python\n(# my_nodes\.py.*?)```", PAGES["README"], re.S)
