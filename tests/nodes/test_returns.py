@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowrl.core.batch import Array
+from flowrl.nodes import returns
 from flowrl.nodes.returns import bootstrap_discount, gae, normalise, nstep_returns
 
 
@@ -151,3 +153,105 @@ def test_nstep_returns_equal_those_of_a_loop(seed: int, envs: int, n: int, more:
         assert windows.returns[i].tolist() == pytest.approx([e[0] for e in expected], abs=1e-5)
         assert windows.steps[i].tolist() == [e[1] for e in expected]
         assert windows.last[i].tolist() == [e[2] for e in expected]
+
+
+# Returns along trajectories: against sums that are written as in the papers
+
+ROWS = 12
+
+
+def trajectory(seed: int = 0) -> dict[str, Array]:
+    """Rows of three episodes: the first terminates, the second is truncated, the third goes on."""
+    rng = np.random.default_rng(seed)
+    columns = {n: rng.standard_normal(ROWS).astype(np.float32) for n in ("r", "v", "v_tp1", "q")}
+    cut = np.zeros(ROWS, bool)
+    cut[[3, 7, ROWS - 1]] = True
+    discount = np.full(ROWS, 0.9, np.float32)
+    discount[3] = 0.0
+    for name in ("v_tp1",):  # the next value is that of the next row, except at a cut
+        columns[name] = np.where(cut, columns[name], np.roll(columns["v"], -1))
+    return {**columns, "cut": cut, "discount": discount}
+
+
+def end_of(t: int, cut: Array) -> int:
+    return t + int(np.flatnonzero(cut[t:])[0])
+
+
+def test_discounted_returns_are_the_sums_to_the_end_of_the_episode() -> None:
+    c = trajectory()
+    for t, found in enumerate(returns.discounted_returns(c["r"], c["cut"], 0.9)):
+        end = end_of(t, c["cut"])
+        expected = sum(0.9 ** (k - t) * c["r"][k] for k in range(t, end + 1))
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+def test_td_lambda_averages_returns_of_all_lengths(lambda_: float) -> None:
+    """(1 - lambda) sum_n lambda^(n-1) G_{t:t+n}, with all the rest of the weight on the longest (equation 12.3)."""
+    c = trajectory()
+    found = returns.td_lambda(c["r"], c["discount"], c["v_tp1"], c["cut"], lambda_)
+    for t in range(ROWS):
+        end, total, factor, weight, result = end_of(t, c["cut"]), 0.0, 1.0, 1.0, 0.0
+        for k in range(t, end + 1):
+            total += factor * c["r"][k]
+            factor *= c["discount"][k]
+            share = weight if k == end else weight * (1 - lambda_)
+            result += share * (total + factor * c["v_tp1"][k])
+            weight *= lambda_
+        assert found[t] == pytest.approx(result, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize(("rho", "c_limit"), [(1.0, 1.0), (2.0, 0.5)])
+def test_vtrace_equals_the_sum_of_equation_1(rho: float, c_limit: float) -> None:
+    c = trajectory()
+    ratio = np.exp(np.random.default_rng(1).standard_normal(ROWS)).astype(np.float32)
+    target, advantage = returns.vtrace(
+        ratio, c["r"], c["discount"], c["v"], c["v_tp1"], c["cut"], rho_limit=rho, c_limit=c_limit
+    )
+    expected = np.zeros(ROWS)
+    for s in range(ROWS):
+        total, factor = 0.0, 1.0
+        for t in range(s, end_of(s, c["cut"]) + 1):
+            delta = min(rho, ratio[t]) * (c["r"][t] + c["discount"][t] * c["v_tp1"][t] - c["v"][t])
+            total += factor * delta
+            factor *= c["discount"][t] * min(c_limit, ratio[t])
+        expected[s] = c["v"][s] + total
+    np.testing.assert_allclose(target, expected, rtol=1e-4, atol=1e-5)
+    next_target = np.where(c["cut"], c["v_tp1"], np.roll(expected, -1))
+    clipped = np.minimum(rho, ratio)
+    wanted = clipped * (c["r"] + c["discount"] * next_target - c["v"])
+    np.testing.assert_allclose(advantage, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_vtrace_of_the_same_policy_is_the_return_of_td_1() -> None:
+    """With ratios of 1, corrections vanish (remark 1)."""
+    c = trajectory()
+    target, _ = returns.vtrace(
+        np.ones(ROWS, np.float32), c["r"], c["discount"], c["v"], c["v_tp1"], c["cut"]
+    )
+    expected = returns.td_lambda(c["r"], c["discount"], c["v_tp1"], c["cut"], 1.0)
+    np.testing.assert_allclose(target, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_retrace_equals_the_sum_of_equation_3() -> None:
+    c, rng = trajectory(), np.random.default_rng(2)
+    ratio = np.exp(rng.standard_normal(ROWS)).astype(np.float32)
+    ratio_tp1, q_tp1 = np.roll(ratio, -1), np.roll(c["q"], -1)
+    found = returns.retrace(
+        ratio_tp1, c["r"], c["discount"], c["q"], q_tp1, c["v_tp1"], c["cut"], 0.9
+    )
+    for s in range(ROWS):
+        total, factor = 0.0, 1.0
+        for t in range(s, end_of(s, c["cut"]) + 1):
+            total += factor * (c["r"][t] + c["discount"][t] * c["v_tp1"][t] - c["q"][t])
+            factor *= c["discount"][t] * 0.9 * min(1.0, ratio_tp1[t])
+        assert found[s] == pytest.approx(c["q"][s] + total, rel=1e-4, abs=1e-5)
+
+
+def test_upgo_follows_actions_that_were_better_than_expected() -> None:
+    r = np.array([1, 1, 1], np.float32)
+    discount, cut = np.ones(3, np.float32), np.array([False, False, True])
+    v_tp1 = np.array([5.0, 0.0, 0.0], np.float32)
+    q_tp1 = np.array([2.0, 2.0, 0.0], np.float32)
+    # the step after the first disappoints: it bootstraps; that after the second does not
+    assert returns.upgo(r, discount, v_tp1, q_tp1, cut).tolist() == [6.0, 2.0, 1.0]
