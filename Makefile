@@ -2,6 +2,7 @@
 # make test   set up, and run the quick tests     make test-all   all tests
 # make docs   the documentation as a site in build/docs, with its links checked
 # make bench  the benchmarks (an hour or so; nothing else should run on the machine)
+# make zoo    every bundled graph with five seeds, and docs/zoo.md (hours; it continues where it was stopped)
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +11,7 @@ STAMP := $(VENV)/.flowrl-installed
 TYPED := .mypy_cache/installed
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal -rs
 
-.PHONY: run test test-slow test-all check types docs bench clean
+.PHONY: run test test-slow test-all check types docs bench zoo clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
@@ -41,6 +42,9 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench
+
+zoo: $(STAMP)
+	$(BIN)/python -m bench zoo
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,222 @@
+"""What every bundled graph reaches: its goal, env steps and seconds until then, and the learning curve.
+
+    python -m bench zoo                                    all graphs that can run here, five seeds each (hours)
+    python -m bench zoo [GRAPH…] [--seeds 5] [--side N]    some graphs, N runs side by side
+
+Each run is stored in `bench/results/zoo/GRAPH.json` as soon as it ends, and is not repeated, so the command can be
+stopped and started again. A stored run is dropped when the resolved graph has changed. At the end `docs/zoo.md` is
+written from all results. Env steps do not depend on the machine; seconds do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowrl.api import load
+from flowrl.graph.bundled import bundled_graphs
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results" / "zoo"
+PAGE = ROOT / "docs" / "zoo.md"
+SEEDS = 5
+NO_TASK = ("cartpole_dqn_record",)  # graphs that do not add an algorithm
+LEVELS = " ▁▂▃▄▅▆▇█"
+CURVE_POINTS = 24
+
+Run = dict[str, Any]
+
+
+def main(arguments: Sequence[str]) -> dict[str, Any]:
+    """Do the runs that are missing, and write the page."""
+    parser = argparse.ArgumentParser("python -m bench zoo", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("graphs", nargs="*", choices=[*bundled_graphs(), []])
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--side", type=int, default=1, help="runs side by side")
+    options = parser.parse_args(arguments)
+    missing = list(missing_runs(options.graphs or runnable_graphs(), options.seeds))
+    with ThreadPoolExecutor(options.side) as pool:
+        for line in pool.map(lambda job: do_run(*job), missing):
+            print(line, flush=True)
+    results = stored_results()
+    PAGE.write_text(page(results), encoding="utf-8")
+    return {graph: summary(record) for graph, record in results.items()}
+
+
+def runnable_graphs() -> list[str]:
+    """The bundled graphs whose packages are installed."""
+    return [g for g in bundled_graphs() if g not in NO_TASK and not load(g).check().problems]
+
+
+def graph_hash(graph: str) -> str:
+    """The identity of the resolved graph, without its seed."""
+    lines = load(graph).expand().splitlines()
+    text = "\n".join(line for line in lines if not line.startswith(("seed:", "#")))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def missing_runs(graphs: Sequence[str], seeds: int) -> Iterator[tuple[str, str, int]]:
+    """The graphs, their identities and seeds that have no stored run."""
+    stored = stored_results()
+    for seed in range(seeds):
+        for graph in graphs:
+            identity = graph_hash(graph)
+            record = stored.get(graph, {})
+            done = record.get("runs", {}) if record.get("graph") == identity else {}
+            if str(seed) not in done:
+                yield graph, identity, seed
+
+
+def do_run(graph: str, identity: str, seed: int) -> str:
+    """Do one run in a process of its own, and store it; return a line about it."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        words = [
+            sys.executable,
+            "-m",
+            "flowrl",
+            "run",
+            graph,
+            "--seed",
+            str(seed),
+            "--json",
+            "--quiet",
+        ]
+        done = subprocess.run(
+            [*words, "--placement", "serial", "--out", str(out)],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+        )
+        if done.returncode not in (0, 1) or not done.stdout.strip():
+            raise RuntimeError(f"{graph}, seed {seed}: {done.stderr.strip()[-500:]}")
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        curve = evaluations(out / "metrics.jsonl")
+    run = {
+        key: found[key]
+        for key in ("status", "env_steps", "train_iters", "eval_return", "best_return", "wall_s")
+    }
+    store(graph, identity, seed, {**run, "curve": curve})
+    return f"{graph:24} seed {seed}  {run['status']:9} {run['env_steps']:>8} steps  {run['wall_s']:6.1f} s"
+
+
+def evaluations(metrics: Path) -> list[tuple[int, float]]:
+    """The env steps and mean returns of the evaluations of a run."""
+    found = []
+    for line in metrics.read_text().splitlines() if metrics.exists() else ():
+        record = json.loads(line)
+        if "return_mean" in record and record.get("node") == "evaluator":
+            progress = record["env_steps"] or record["train_iters"]
+            found.append((int(progress), round(float(record["return_mean"]), 2)))
+    return found
+
+
+def store(graph: str, identity: str, seed: int, run: Run) -> None:
+    """Add a run to the file of its graph; runs of a graph that has changed since are dropped."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{graph}.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
+    if record.get("graph") != identity:
+        record = {
+            "graph": identity,
+            "goal": goal_of(graph),
+            "about": load(graph).check().graph.about,
+            "runs": {},
+        }
+    record["runs"][str(seed)] = run
+    runs = ",\n".join(
+        f'"{seed}": {json.dumps(run)}' for seed, run in sorted(record["runs"].items())
+    )
+    facts = json.dumps({name: value for name, value in record.items() if name != "runs"})
+    path.write_text(f'{facts[:-1]}, "runs": {{\n{runs}\n}}}}\n', encoding="utf-8")
+
+
+def goal_of(graph: str) -> float | None:
+    nodes = load(graph).check().graph.nodes
+    goals = [spec.config.stop_value for spec in nodes.values() if spec.cls.role == "evaluator"]
+    return goals[0] if goals else None
+
+
+def stored_results() -> dict[str, Any]:
+    return {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
+
+
+def summary(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers over the seeds of a graph; a run that did not reach its goal counts with the steps it took."""
+    runs = list(record["runs"].values())
+    steps = [run["env_steps"] or run["train_iters"] for run in runs]
+    return {
+        "goal": record["goal"],
+        "solved": sum(run["status"] == "solved" for run in runs),
+        "seeds": len(runs),
+        "steps_median": statistics.median(steps),
+        "steps_range": [min(steps), max(steps)],
+        "steps_interval": list(bootstrap_interval(steps)),
+        "seconds_median": round(statistics.median(run["wall_s"] for run in runs), 1),
+    }
+
+
+def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the median."""
+    rng = np.random.default_rng(0)
+    draws = rng.choice(np.asarray(values, float), (2000, len(values)))
+    low, high = np.quantile(np.median(draws, 1), [0.025, 0.975])
+    return float(low), float(high)
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """The page of all results."""
+    lines = [
+        "# The zoo: what the bundled graphs reach",
+        "",
+        "`make zoo` trains every bundled graph whose packages are installed, each with five seeds, and writes",
+        "this page. The runs and their curves are stored in `bench/results/zoo/`. Env steps do not depend on the",
+        "machine. Seconds are those of one run in one thread, with evaluations.",
+        "",
+        "A run is solved when an evaluation reaches the goal and as many unseen episodes confirm it. *Env steps*:",
+        "the median over the seeds, with its 95 % bootstrap interval; a run that did not reach its goal counts with",
+        "all its steps, and one without envs with its train iterations. *Curve*: the mean return of the evaluations,",
+        "as the median of the seeds, from the lowest to the highest.",
+        "",
+        "| graph | goal | solved | env steps | s | curve |",
+        "|---|---|---|---|---|---|",
+    ]
+    for graph, record in results.items():
+        s = summary(record)
+        low, high = s["steps_interval"]
+        steps = f"{s['steps_median']:,.0f} [{low:,.0f}, {high:,.0f}]"
+        curve = sparkline(record["runs"].values())
+        goal = "" if s["goal"] is None else f"{s['goal']:g}"
+        lines.append(
+            f"| `{graph}` | {goal} | {s['solved']}/{s['seeds']} | {steps} | {s['seconds_median']:.0f} | {curve} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def sparkline(runs: Iterator[Run] | Any) -> str:
+    """The median curve of runs as a line of blocks."""
+    curves = [run["curve"] for run in runs if len(run["curve"]) > 1]
+    if not curves:
+        return ""
+    last = max(curve[-1][0] for curve in curves)
+    at = np.linspace(0, last, CURVE_POINTS + 1)[1:]
+    values = np.median([np.interp(at, *zip(*curve, strict=True)) for curve in curves], axis=0)
+    span = float(np.ptp(values)) or 1.0
+    levels = 1 + np.round((values - values.min()) / span * (len(LEVELS) - 2)).astype(int)
+    return "".join(LEVELS[level] for level in levels)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
