@@ -63,7 +63,7 @@ ROW_COLUMNS: Schema = {
 UnrollRule = Literal["never", "recurrent", "always"]
 
 
-class Target(BaseConfig):
+class Target(BaseConfig, title="target rule"):
     """How a target network follows the network that learns."""
 
     tau: float | None = param(

@@ -15,7 +15,7 @@ from flowrl.core.state import Count
 UNITS = ("env_steps", "train_iters", "episodes")
 
 
-class NumberSchedule(Config):
+class NumberSchedule(Config, title="schedule"):
     """A number that goes from `start` to `end` within a number of env steps, train iterations or episodes."""
 
     start: float = param(..., "the value at the beginning")

@@ -314,6 +314,19 @@ def _values(info: FieldInfo) -> Schema:
     words = (info.annotation, *info.metadata)
     annotation = cast(Any, Annotated)[words] if info.metadata else cast(Any, info.annotation)
     try:
-        return TypeAdapter(annotation).json_schema()
+        schema = TypeAdapter(annotation).json_schema()
+        return cast(Schema, _inlined(schema, schema.pop("$defs", {})))
     except PydanticInvalidForJsonSchema:
         return {}
+
+
+def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """Replace references to definitions by what they define, because a parameter has no definitions of its own."""
+    if isinstance(schema, list):
+        return [_inlined(item, definitions) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    if name in definitions:
+        return _inlined(definitions[name], definitions)
+    return {key: _inlined(value, definitions) for key, value in schema.items()}

@@ -81,8 +81,12 @@ def _first_line(text: str) -> str:
 
 
 def _title(kind: str) -> str:
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
-    return plural.capitalize()
+    return _plural(kind).capitalize()
+
+
+def _plural(kind: str) -> str:
+    words = kind.replace("_", " ")
+    return f"{words[:-1]}ies" if words.endswith("y") else f"{words}s"
 
 
 def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
@@ -136,7 +140,7 @@ def _params(config: type[Config]) -> Iterator[tuple[str, ...]]:
     for name, info in config.model_fields.items():
         extras = field_extras(info)
         kind = str(extras["part"]) if "part" in extras else ""
-        kind = f"list of {extras['parts']}s" if "parts" in extras else kind
+        kind = f"list of {_plural(str(extras['parts']))}" if "parts" in extras else kind
         about = info.description or ""
         if section := extras.get("shared"):
             about += f" (default: the section '{section}')"
@@ -163,6 +167,8 @@ def type_words(annotation: Any) -> str:
         return f"{getattr(origin, '__name__', origin)}[{words}]"
     if annotation in (None, type(None)):
         return "null"
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return annotation.model_config.get("title") or annotation.__name__
     return "any" if annotation is Any else getattr(annotation, "__name__", str(annotation))
 
 

@@ -42,7 +42,10 @@ def test_kinds_are_titles_and_nodes_come_first() -> None:
     assert titles == [
         "Nodes",
         "Envs",
+        "Exploring steps",
+        "Layers",
         "Models",
+        "Optimisers",
         "Policies",
         "Storages",
         "Transforms",
