@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.models.chosen import Auto as Auto
     from flowrl.nodes.models.chosen import Layers as Layers
     from flowrl.nodes.models.cnn import Cnn as Cnn
+    from flowrl.nodes.models.layers import BatchNormLayer as BatchNormLayer
     from flowrl.nodes.models.layers import ConvLayer as ConvLayer
     from flowrl.nodes.models.layers import DenseLayer as DenseLayer
     from flowrl.nodes.models.layers import FlattenLayer as FlattenLayer
@@ -86,16 +87,20 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.models.recurrent import Gru as Gru
     from flowrl.nodes.models.recurrent import Lstm as Lstm
     from flowrl.nodes.policies.a2c import A2c as A2c
+    from flowrl.nodes.policies.acer import Acer as Acer
     from flowrl.nodes.policies.bc import Bc as Bc
     from flowrl.nodes.policies.c51 import C51 as C51
+    from flowrl.nodes.policies.crossq import Crossq as Crossq
     from flowrl.nodes.policies.d4pg import D4pg as D4pg
     from flowrl.nodes.policies.ddpg import Ddpg as Ddpg
     from flowrl.nodes.policies.discrete_sac import DiscreteSac as DiscreteSac
     from flowrl.nodes.policies.dqn import Dqn as Dqn
     from flowrl.nodes.policies.expert import Expert as Expert
+    from flowrl.nodes.policies.fqf import Fqf as Fqf
     from flowrl.nodes.policies.impala import Impala as Impala
     from flowrl.nodes.policies.iqn import Iqn as Iqn
     from flowrl.nodes.policies.mdqn import Mdqn as Mdqn
+    from flowrl.nodes.policies.ppg import Ppg as Ppg
     from flowrl.nodes.policies.ppo import Ppo as Ppo
     from flowrl.nodes.policies.pqn import Pqn as Pqn
     from flowrl.nodes.policies.qrdqn import Qrdqn as Qrdqn
@@ -108,6 +113,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.policies.sql import Sql as Sql
     from flowrl.nodes.policies.td3 import Td3 as Td3
     from flowrl.nodes.policies.tqc import Tqc as Tqc
+    from flowrl.nodes.policies.trpo import Trpo as Trpo
     from flowrl.nodes.policy import Policy as Policy
     from flowrl.nodes.rewards.rnd import Rnd as Rnd
 

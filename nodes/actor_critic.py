@@ -18,7 +18,7 @@ from flowrl.nodes.returns import gae
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 if TYPE_CHECKING:
-    from flowrl.nodes.models.networks import TrainableNetwork
+    from flowrl.nodes.models.networks import Network, TrainableNetwork
 
 DEFAULT_MODEL = {
     "type": "auto",
@@ -92,6 +92,11 @@ class ActorCriticLearnMode(NetworkLearnMode):
             return self.net(b.obs)
         return self.net.unroll(b.obs, b.memory if MEMORY in b else None, begins_of(b.last))
 
+    @property
+    def value_network(self) -> Network:
+        """The network with the head `value`."""
+        return self.net
+
     def values(self, b: LearnBatch) -> tuple[Any, Any, Any]:
         """The values of all observations and next observations (N,), and the cuts (N,), in the order of time.
 
@@ -120,7 +125,7 @@ class ActorCriticLearnMode(NetworkLearnMode):
         dims = b.last.dim()
         next_obs = map_values(b.next_obs, lambda x: x.flatten(0, dims - 1)[cut_t])
         if MEMORY not in heads:
-            return self.net(next_obs)["value"]
+            return self.value_network(next_obs)["value"]
         memory = heads[MEMORY].flatten(0, 1)[cut_t]
         begins = torch.zeros((len(memory), 1), dtype=torch.bool)
         single_steps = map_values(next_obs, lambda x: x.unsqueeze(1))

@@ -60,6 +60,8 @@ ROW_COLUMNS: Schema = {
 }
 
 
+LIKELIHOODS = ("logp", "behaviour")  # columns that say how likely actions were
+
 UnrollRule = Literal["never", "recurrent", "always"]
 
 
@@ -138,6 +140,8 @@ class Algorithm(Policy):
     squashes: ClassVar[bool] = False
     # Whether rows are unrolls (`unroll_steps`): never, with a recurrent model only, or always.
     unrolls: ClassVar[UnrollRule] = "never"
+    # Whether `learn` says when batch normalisation learns the statistics of a batch (`network.batch_statistics`).
+    learns_batch_statistics: ClassVar[bool] = False
     Learn: ClassVar[type[NetworkLearnMode]]
 
     class Config(BaseConfig):
@@ -296,6 +300,11 @@ class Algorithm(Policy):
         columns = input_columns(net.inputs)
         model = net.model.for_obs(columns)
         model.check_obs(columns)
+        if model.keeps_batch_statistics and not self.learns_batch_statistics:
+            what = f"{self.name} does not learn the statistics of batch normalisation"
+            raise UnsoundError(
+                what, "take `norm: true` (layer norm), or the policy crossq", "model"
+            )
         if net.masked:
             has_mask(self.obs, getattr(net.heads[net.masked], "n", 0))
         return replace(net, model=model)
@@ -318,7 +327,7 @@ class Algorithm(Policy):
 
     def _check_exploring(self) -> None:
         """Refuse exploring steps where the likelihood of actions is learned from: it would be that of other actions."""
-        if self.explore and "logp" in self.collect_columns():
+        if self.explore and set(LIKELIHOODS) & set(self.collect_columns()):
             what = f"{self.name} learns from the likelihood of its actions, which exploring steps replace"
             hint = "leave out `explore`; it explores by drawing its actions"
             raise UnsoundError(what, hint, "policy.explore")

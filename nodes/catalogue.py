@@ -85,6 +85,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     },
     "layer": {
         "dense": "flowrl.nodes.models.layers:DenseLayer",
+        "batch_norm": "flowrl.nodes.models.layers:BatchNormLayer",
         "flatten": "flowrl.nodes.models.layers:FlattenLayer",
         "conv": "flowrl.nodes.models.layers:ConvLayer",
         "gru": "flowrl.nodes.models.layers:GruLayer",

@@ -7,6 +7,7 @@ terminated.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flowrl.nodes.lazy import functional, torch
@@ -147,3 +148,63 @@ def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Ten
 def smoothed_action(action: Tensor, noise: Tensor, limit: float) -> Tensor:
     """clip(a + clip(noise, -c, c), -1, 1): Fujimoto et al. 2018, equation 14."""
     return (action + noise.clamp(-limit, limit)).clamp(-1, 1)
+
+
+def conjugate_gradient(
+    product: Callable[[Tensor], Tensor], b: Tensor, iters: int, tolerance: float = 1e-10
+) -> Tensor:
+    """Solve A x = b, given x -> A x with a positive definite A (Hestenes & Stiefel 1952; n steps for n numbers)."""
+    x, residual = torch.zeros_like(b), b.clone()
+    direction, size = b.clone(), b @ b
+    for _ in range(iters):
+        if float(size) <= tolerance:
+            break
+        image = product(direction)
+        step = size / (direction @ image)
+        x = x + step * direction
+        residual = residual - step * image
+        size, last_size = residual @ residual, size
+        direction = residual + size / last_size * direction
+    return x
+
+
+def natural_step(direction: Tensor, curvature: Tensor, limit: float) -> Tensor:
+    """sqrt(2 limit / (x · A x)) x: the step whose divergence x · A x / 2 is the limit (TRPO, appendix C).
+
+    `direction` is x = A^-1 g, and `curvature` is A x.
+    """
+    return (2 * limit / (direction @ curvature).clamp(min=1e-12)).sqrt() * direction
+
+
+def bias_corrected_gradient(
+    p_t: Tensor, behaviour_t: Tensor, action_t: Tensor, q_t: Tensor, return_t: Tensor, limit: float
+) -> Tensor:
+    """The gradient of the policy's gain by its logits, off-policy (ACER: Wang et al. 2017, equation 9).
+
+    g = min(c, rho(a_t)) (G_t - V) dlog p(a_t) + sum_a max(0, 1 - c / rho(a)) p(a) (Q(a) - V) dlog p(a)
+    with rho = p / behaviour, V = sum_a p(a) Q(a), and dlog p(a) = e_a - p by the logits
+    """
+    # p_t, behaviour_t, q_t: (…, n); action_t, return_t: (…)
+    v_t = (p_t * q_t).sum(-1, keepdim=True)
+    ratio = chosen(p_t, action_t) / chosen(behaviour_t, action_t)
+    taken = functional.one_hot(action_t, p_t.shape[-1]) - p_t
+    truncated = (ratio.clamp(max=limit) * (return_t - v_t.squeeze(-1))).unsqueeze(-1) * taken
+    # max(0, 1 - c / rho) p = max(0, p - c behaviour), also where an action has no probability
+    weighted = (p_t - limit * behaviour_t).clamp(min=0) * (q_t - v_t)
+    return truncated + weighted - p_t * weighted.sum(-1, keepdim=True)
+
+
+def limited_gradient(gradient: Tensor, constraint: Tensor, limit: float) -> Tensor:
+    """The z nearest to g with k · z <= limit: g - max(0, (k · g - limit) / |k|^2) k (Wang et al. 2017, equation 12)."""
+    excess = (constraint * gradient).sum(-1, keepdim=True) - limit
+    squares = constraint.square().sum(-1, keepdim=True).clamp(min=1e-12)
+    return gradient - (excess / squares).clamp(min=0) * constraint
+
+
+def fraction_gradient(z_t: Tensor, z_mid: Tensor) -> Tensor:
+    """dW / dtau_i = 2 Z(tau_i) - Z(mid_i) - Z(mid_{i-1}), of the inner fractions (Yang et al. 2019, proposition 1).
+
+    W is the 1-Wasserstein distance of the quantile function to the N values at the midpoints between fractions.
+    """
+    # z_t: (B, N - 1), z_mid: (B, N)
+    return 2 * z_t - z_mid[:, 1:] - z_mid[:, :-1]

@@ -70,6 +70,13 @@ class LearnBatch:
         """The mean of losses (B,), scaled by the weights with which a prioritised buffer corrects for its sampling."""
         return (losses * self.weight).mean() if "weight" in self else losses.mean()
 
+    def joined_obs(self) -> Any:
+        """Of sequences (W, T, …): the observations of all steps, and the last step's next observation (W, T + 1, …)."""
+        obs, next_obs = self.obs, self.next_obs
+        if isinstance(obs, dict):
+            return {k: torch.cat([x[:, :1], next_obs[k]], 1) for k, x in obs.items()}
+        return torch.cat([obs[:, :1], next_obs], 1)
+
     def minibatches(self, names: Sequence[str], order: Array, rows: int) -> Iterator[LearnBatch]:
         """Cut these columns into minibatches of so many rows, in the given order of rows."""
         index = tensor(order)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +46,33 @@ class FreeHead:
 class ImplicitHead:
     """Quantiles Z_tau(s, a) at fractions tau (B, K) that are an input (Dabney et al. 2018b, equation 4): (B, K, n).
 
-    The features are multiplied by an embedding of tau, which is a dense layer on `cosines` cosines.
+    The features are multiplied by an embedding of tau, which is a dense layer on `cosines` cosines. With `shares`,
+    the name of a head before this one, fractions that are not given are the midpoints of its shares.
     """
 
     n: int
     cosines: int = 64
     dueling: bool = False
+    shares: str = ""
 
 
-Head = LinearHead | ScalarHead | DuelingHead | FreeHead | ImplicitHead
+@dataclass(frozen=True, slots=True)
+class SharesHead:
+    """The `n` shares into which proposed fractions divide [0, 1] (Yang et al. 2019, section 3.3).
+
+    They are the softmax of a dense layer on the features, to which it gives no gradient.
+    """
+
+    n: int
+
+
+Head = LinearHead | ScalarHead | DuelingHead | FreeHead | ImplicitHead | SharesHead
 Heads = Mapping[str, Head]
+
+
+def midpoints(shares: Any) -> Any:
+    """The middle of each of the intervals into which shares (B, n) divide [0, 1]; arrays, or tensors."""
+    return shares.cumsum(-1) - 0.5 * shares
 
 
 def action_values(n: int, dueling: bool, each: int | None = None) -> LinearHead | DuelingHead:
@@ -74,6 +92,8 @@ def output_layers(head: Head) -> dict[str, tuple[int, float]]:
             if head.dueling
             else {"out": (head.n, 1.0)}
         )
+    if isinstance(head, SharesHead):
+        return {"out": (head.n, 0.01)}  # initially nearly equal
     each = head.each or 1
     if isinstance(head, DuelingHead):
         return {"value": (each, 1.0), "advantage": (head.n * each, 1.0)}

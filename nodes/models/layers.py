@@ -74,6 +74,8 @@ class Layer(Part):
     memory_size: ClassVar[int] = (
         0  # the numbers that a recurrent layer remembers; 0: it has no memory
     )
+    # Whether it normalises by statistics of batches, which only few algorithms let it learn.
+    keeps_batch_statistics: ClassVar[bool] = False
 
     def output_shape(self, inputs: Shape) -> Shape:
         """The shape of a row of outputs, given that of a row of inputs."""
@@ -123,6 +125,47 @@ class DenseLayer(Layer):
         if c.activation not in NUMPY_ACTIVATIONS:
             return None
         return NumpyDense(inputs[0], c.width, c.activation, c.norm, c.noisy)
+
+
+class BatchNormLayer(Layer):
+    """Batch renormalisation of features (Ioffe 2017), by statistics of the batches that are learned from.
+
+    Learning normalises by the mean and deviation of the batch, corrected towards their running averages. Acting
+    normalises by the running averages, which are sent and saved with the weights.
+    """
+
+    keeps_batch_statistics = True
+
+    class Config(BaseConfig):
+        momentum: float = param(
+            0.99, "share of the running averages that a batch keeps", ge=0, lt=1
+        )
+        ratio_limit: float = param(
+            3.0, "limit of the deviation's correction, a ratio; 1: none is done", ge=1
+        )
+        shift_limit: float = param(
+            5.0, "limit of the mean's correction, in deviations; 0: none is done", ge=0
+        )
+        warmup_batches: int = param(
+            100_000, "first batches, without correction: plain batch normalisation", ge=0
+        )
+
+    def output_shape(self, inputs: Shape) -> Shape:
+        if len(inputs) != 1:
+            raise UnsoundError(
+                f"batch renormalisation needs a row of features, and its inputs have the shape {inputs}",
+                "put a layer `flatten` before it",
+                "model",
+            )
+        return inputs
+
+    def module(self, inputs: Shape, init: Initialisation) -> nn.Module:
+        from flowrl.nodes.models.torch_layers import TorchBatchNorm
+
+        return TorchBatchNorm(inputs[0], **self.config.model_dump())
+
+    def numpy_layer(self, inputs: Shape) -> NumpyLayer:
+        return NumpyBatchNorm(inputs[0])
 
 
 class FlattenLayer(Layer):
@@ -260,6 +303,22 @@ class NumpyDense:
         noise = np.sign(normal) * np.sqrt(np.abs(normal))
         noise_in, noise_out = noise[..., :inputs], noise[..., inputs:]
         scaled: Array = ((x * noise_in) @ self.weight_sigma + self.bias_sigma) * noise_out
+        return scaled
+
+
+class NumpyBatchNorm:
+    """y = (x - mean) / sqrt(var + eps) * weight + bias, with running averages."""
+
+    def __init__(self, size: int) -> None:
+        names = ("weight", "bias", "mean", "var")
+        self.shapes: Mapping[str, Shape] = {**dict.fromkeys(names, (size,)), "batches": (1,)}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        self.scale = arrays["weight"] / np.sqrt(arrays["var"] + NORM_EPSILON)
+        self.shift = arrays["bias"] - arrays["mean"] * self.scale
+
+    def __call__(self, x: Array, rng: np.random.Generator | None = None) -> Array:
+        scaled: Array = x * self.scale + self.shift
         return scaled
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.features import feature_leaves, looks_like_image
-from flowrl.nodes.models.layers import DenseLayer, Layer
+from flowrl.nodes.models.layers import BatchNormLayer, DenseLayer, Layer
 from flowrl.nodes.models.model import LayeredModel
 from flowrl.nodes.observations import ObsColumns
 
@@ -17,7 +18,11 @@ class Mlp(LayeredModel):
 
     class Config(LayeredModel.Config):
         hidden: list[int] = param([128, 128, 64], "width of each hidden layer")
-        norm: bool = param(False, "normalise each hidden layer before its activation (layer norm)")
+        norm: bool | Literal["batch"] = param(
+            False,
+            "normalise each hidden layer before its activation (layer norm); batch: the features and the outputs "
+            "of each hidden layer by batch renormalisation, for crossq",
+        )
         shared: bool = param(True, "all heads share one trunk; if false, each has its own")
 
     def check_obs(self, obs: ObsColumns) -> None:
@@ -32,7 +37,10 @@ class Mlp(LayeredModel):
 
     def trunk(self) -> Sequence[Layer]:
         c = self.config
-        return [
-            DenseLayer(width=width, activation=c.activation, norm=c.norm, noisy=c.noisy)
-            for width in c.hidden
+        dense: list[Layer] = [
+            DenseLayer(width=n, activation=c.activation, norm=c.norm is True, noisy=c.noisy)
+            for n in c.hidden
         ]
+        if c.norm != "batch":
+            return dense
+        return [BatchNormLayer(), *(x for layer in dense for x in (layer, BatchNormLayer()))]

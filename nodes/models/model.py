@@ -104,6 +104,11 @@ class Model(Part):
         """The memory of a recurrent model, for one env."""
         return {}
 
+    @property
+    def keeps_batch_statistics(self) -> bool:
+        """Whether a layer normalises by statistics of batches."""
+        return False
+
     def acts_in_torch(self, obs: ObsColumns, heads: Heads) -> bool:
         """Whether the function that acts needs torch."""
         return True
@@ -125,7 +130,8 @@ class TorchInference:
     ) -> None:
         self.module, self.wanted, self.rng = module.eval(), tuple(wanted), rng
         self.arguments: dict[str, Any] = {}
-        if any(isinstance(heads[name], ImplicitHead) for name in wanted):
+        implicit = [h for n in wanted if isinstance(h := heads[n], ImplicitHead)]
+        if any(not head.shares for head in implicit):
             self.arguments["tau"] = tensor(acting_fractions()).unsqueeze(0)
 
     def load(self, arrays: Mapping[str, Array]) -> None:
@@ -228,6 +234,10 @@ class LayeredModel(Model):
     def memory_columns(self) -> Schema:
         size = sum(layer.memory_size for layer in self.trunk())
         return {MEMORY: Column("float32", (size,))} if size else {}
+
+    @property
+    def keeps_batch_statistics(self) -> bool:
+        return any(layer.keeps_batch_statistics for layer in self.trunk())
 
     def acts_in_torch(self, obs: ObsColumns, heads: Heads) -> bool:
         """True where a layer has no step in numpy."""

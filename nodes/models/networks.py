@@ -7,7 +7,8 @@ clipping, the update of a target and the copy of the weights take a few operatio
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -127,6 +128,15 @@ class Network:
         dims = len(self._leading(values))
         update(map_values(values, lambda x: x.flatten(0, dims - 1)) if dims > 1 else values)
 
+    @contextmanager
+    def batch_statistics(self) -> Iterator[None]:
+        """Within it, batch normalisation uses and learns the statistics of batches; afterwards, it uses averages."""
+        self.module.train()
+        try:
+            yield
+        finally:
+            self.module.eval()
+
     def frozen_copy(self) -> Network:
         """A copy that is not trained, such as a target network."""
         module = copy.deepcopy(self.module).requires_grad_(False)
@@ -205,6 +215,35 @@ class TrainableNetwork(Network):
         check_names("a trained network", state, {"weights", "optimiser"})
         load_parameters(self.module, state["weights"])
         self.optimiser.load_state_dict(state["optimiser"])
+
+
+class TrainablePart:
+    """A part of a network, such as a head, with an optimiser and a learning rate of its own.
+
+    The network's own optimiser must find no gradient in this part: its losses must not depend on it.
+    """
+
+    def __init__(self, network: TrainableNetwork, part: str, optimiser: Optimiser) -> None:
+        """`part` is the name of a submodule. Its parameters are neighbours in the network's vector."""
+        own = list(network.module.get_submodule(part).parameters())
+        first = next(i for i, p in enumerate(network.parameters) if p is own[0])
+        begin = sum(p.numel() for p in network.parameters[:first])
+        end = begin + sum(p.numel() for p in own)
+        self.parameters, self.grads = own, network.grads[begin:end]
+        self.optimiser = optimiser.attach(network.params[begin:end])
+
+    def descend(self, loss: Tensor, lr: float) -> None:
+        """Do one optimiser step of this part alone down the gradient of a loss."""
+        self.grads.zero_()
+        loss.backward(inputs=self.parameters)  # type: ignore[no-untyped-call]
+        self.optimiser.step(self.grads, lr)
+        self.grads.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.optimiser.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.optimiser.load_state_dict(state)
 
 
 class LearnedNumber(TrainableNetwork):

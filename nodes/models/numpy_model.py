@@ -23,6 +23,8 @@ from flowrl.nodes.models.heads import (
     Heads,
     ImplicitHead,
     ScalarHead,
+    SharesHead,
+    midpoints,
     output_layers,
 )
 from flowrl.nodes.models.layers import Layer, NumpyDense, RecurrentNumpyLayer, Shape
@@ -110,7 +112,11 @@ class NumpyModel:
             y = x
             for layer in below:
                 y = layer(y, rng)
-            outputs[name] = head(y, rng)
+            if isinstance(head.head, ImplicitHead) and head.head.shares:
+                tau = midpoints(outputs[head.head.shares])
+                outputs[name] = head.quantiles(y, rng, tau)
+            else:
+                outputs[name] = head(y, rng)
         return {**outputs, **after}
 
     def _run_recurrent_trunk(self, x: Array, memory: Array) -> tuple[Array, dict[str, Array]]:
@@ -184,13 +190,15 @@ class NumpyHead:
         if isinstance(head, FreeHead):
             return lambda x, rng: np.broadcast_to(self.free, (len(x), len(self.free)))
         if isinstance(head, ImplicitHead):
-            return self._quantiles
+            return lambda x, rng: self.quantiles(x, rng, acting_fractions()[None])
         if isinstance(head, DuelingHead):
             merge = self._noisy_dueling if self.noisy else self._dueling
             if head.each is None:
                 return merge
             return lambda x, rng: merge(x, rng).reshape(len(x), head.n, -1)
         out = self.dense["out"]
+        if isinstance(head, SharesHead):
+            return lambda x, rng: softmax(out(x, rng))
         if isinstance(head, ScalarHead):
             return lambda x, rng: out(x, rng)[..., 0]
         if head.each is not None:
@@ -217,8 +225,9 @@ class NumpyHead:
         sums: Array = value[..., None, :] + by_action - by_action.mean(-2, keepdims=True)
         return sums.reshape(*x.shape[:-1], -1)
 
-    def _quantiles(self, x: Array, rng: np.random.Generator | None) -> Array:
-        embedded = self.dense["embedding"](cosines(self.head.cosines), rng)  # type: ignore[union-attr]
+    def quantiles(self, x: Array, rng: np.random.Generator | None, tau: Array) -> Array:
+        """The quantiles (B, K, n) of an implicit head at the fractions (B, K), or (1, K)."""
+        embedded = self.dense["embedding"](cosines(tau, self.head.cosines), rng)  # type: ignore[union-attr]
         features = x[:, None] * embedded
         if "out" in self.dense:
             return self.dense["out"](features, rng)
@@ -233,8 +242,13 @@ def acting_fractions() -> Array:
     return ((np.arange(ACTING_FRACTIONS) + 0.5) / ACTING_FRACTIONS).astype(np.float32)
 
 
-def cosines(count: int) -> Array:
-    """cos(pi i tau) for i = 0 … count - 1 at the acting fractions: (K, count)."""
-    return np.cos(
-        acting_fractions()[:, None] * (np.arange(count, dtype=np.float32) * np.float32(np.pi))
-    )
+def cosines(tau: Array, count: int) -> Array:
+    """cos(pi i tau) for i = 0 … count - 1: (…, count)."""
+    return np.cos(tau[..., None] * (np.arange(count, dtype=np.float32) * np.float32(np.pi)))
+
+
+def softmax(logits: Array) -> Array:
+    """exp(x) / sum exp(x), along the last axis."""
+    exp = np.exp(logits - logits.max(-1, keepdims=True))
+    shares: Array = exp / exp.sum(-1, keepdims=True)
+    return shares

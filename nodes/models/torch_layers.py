@@ -15,6 +15,7 @@ from flowrl.nodes.models.heads import (
     Head,
     ImplicitHead,
     ScalarHead,
+    SharesHead,
     output_layers,
 )
 from flowrl.nodes.models.layers import NORM_EPSILON, ROOT_2, Initialisation
@@ -87,6 +88,56 @@ def draw_noise(module: nn.Module, generator: torch.Generator) -> None:
 def has_noise(module: nn.Module) -> bool:
     """Whether a module has noisy layers."""
     return any(hasattr(layer, "weight_sigma") for layer in module.modules())
+
+
+class TorchBatchNorm(nn.Module):
+    """Batch renormalisation (Ioffe 2017, algorithm 1); in evaluation mode, y = (x - mean) / sqrt(var + eps) w + b.
+
+    In training mode, x' = (x - m_B) / s_B r + d and y = x' w + b, with the mean m_B and deviation s_B of the batch,
+    r = clip(s_B / s, 1 / r_max, r_max) and d = clip((m_B - m) / s, -d_max, d_max), through which no gradient goes.
+    The first batches have r = 1 and d = 0. Each batch then moves the running averages m and s^2.
+    """
+
+    mean: Tensor
+    var: Tensor
+    batches: Tensor
+
+    def __init__(
+        self,
+        size: int,
+        momentum: float,
+        ratio_limit: float,
+        shift_limit: float,
+        warmup_batches: int,
+    ) -> None:
+        super().__init__()
+        self.momentum, self.warmup_batches = momentum, warmup_batches
+        self.ratio_limit, self.shift_limit = ratio_limit, shift_limit
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("var", torch.ones(size))
+        self.register_buffer("batches", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        epsilon = float(NORM_EPSILON)
+        if not self.training:
+            scale = self.weight * (self.var + epsilon).rsqrt()
+            return x * scale + (self.bias - self.mean * scale)
+        var, mean = torch.var_mean(x, 0, correction=0)
+        std = (var + epsilon).sqrt()
+        normal = (x - mean) / std
+        with torch.no_grad():
+            if int(self.batches) >= self.warmup_batches:
+                running = (self.var + epsilon).sqrt()
+                ratio = (std / running).clamp(1 / self.ratio_limit, self.ratio_limit)
+                shift = ((mean - self.mean) / running).clamp(-self.shift_limit, self.shift_limit)
+            else:
+                ratio, shift = torch.ones_like(std), torch.zeros_like(mean)
+            self.mean.lerp_(mean, 1 - self.momentum)
+            self.var.lerp_(var, 1 - self.momentum)
+            self.batches += 1
+        return (normal * ratio + shift) * self.weight + self.bias
 
 
 class TorchConv(nn.Conv2d):
@@ -176,6 +227,8 @@ class TorchHead(nn.Module):
                 torch.cos(tau.unsqueeze(-1) * self.get_buffer("steps"))
             )
             return self._outputs(x.unsqueeze(1) * embedded)
+        if isinstance(head, SharesHead):
+            return self._outputs(x.detach()).softmax(-1)
         y = self._outputs(x)
         return y.squeeze(-1) if isinstance(head, ScalarHead) else y
 

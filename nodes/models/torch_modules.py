@@ -23,7 +23,7 @@ from flowrl.nodes.models.features import (
     is_discrete,
     measured_features,
 )
-from flowrl.nodes.models.heads import FreeHead, Heads
+from flowrl.nodes.models.heads import FreeHead, Heads, ImplicitHead, midpoints
 from flowrl.nodes.models.layers import Initialisation, Layer, Shape
 from flowrl.nodes.models.torch_layers import TorchHead
 from flowrl.nodes.moments import MIN_VARIANCE, Moments
@@ -233,7 +233,13 @@ class LayeredModule(nn.Module):
         `memory` it returns the memory after each step (B, M). `tau` are the fractions of an implicit head.
         """
         x, after = self._run_trunk(self.features.forward(obs), memory, begins)
-        return {**{name: head.forward(x, tau) for name, head in self.heads.items()}, **after}
+        found: dict[str, Tensor] = {}
+        for name, made in self.heads.items():
+            fractions, head = tau, made.head
+            if fractions is None and isinstance(head, ImplicitHead) and head.shares:
+                fractions = midpoints(found[head.shares].detach())
+            found[name] = made.forward(x, fractions)
+        return {**found, **after}
 
     def _run_trunk(
         self, x: Tensor, memory: Tensor | None, begins: Tensor | None

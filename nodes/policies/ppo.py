@@ -112,8 +112,12 @@ class Ppo(ActorCritic):
             ).mean()
             entropy = entropy.mean()
             loss = policy_loss + c.value_weight * value_loss - now.entropy_weight * entropy
-            norm = self.net.descend(loss, now.lr)
+            norm = self.step(loss)
             with torch.no_grad():
                 kl = (ratio - 1 - log_ratio).mean()  # estimator k3 of Schulman 2020
                 clipped = ((ratio - 1).abs() > now.clip).float().mean()
                 return torch.stack([policy_loss, value_loss, entropy, kl, clipped, norm])
+
+        def step(self, loss: Any) -> Any:
+            """Do one gradient step; return the norm of the gradient."""
+            return self.net.descend(loss, self.now.lr)

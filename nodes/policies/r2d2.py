@@ -84,12 +84,6 @@ class R2d2(Dqn):
 
         def action_values(self, net: Network, b: LearnBatch) -> Any:
             """The action values of all steps after the burn-in, and of the last step's next observation."""
-            obs, begins = self.joined_obs(b), torch.zeros_like(b.valid[:, :1])
+            obs, begins = b.joined_obs(), torch.zeros_like(b.valid[:, :1])
             begins = begins.expand(-1, b.valid.shape[1] + 1)  # no episode begins within a sequence
             return net.unroll(obs, getattr(b, MEMORY), begins, self.config.burn_in_steps)["q"]
-
-        def joined_obs(self, b: LearnBatch) -> Any:
-            """The observations of all steps and the last step's next observation (W, T + 1, …)."""
-            if isinstance(b.obs, dict):
-                return {k: torch.cat([x[:, :1], b.next_obs[k]], 1) for k, x in b.obs.items()}
-            return torch.cat([b.obs[:, :1], b.next_obs], 1)

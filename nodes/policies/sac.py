@@ -75,7 +75,10 @@ class Sac(Algorithm):
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             alpha = self.log_alpha.value.detach().exp()
-            critic_metrics = self.learn_critic(b, alpha)
+            return {**self.learn_critic(b, alpha), **self.learn_actor(b, alpha)}
+
+        def learn_actor(self, b: LearnBatch, alpha: Any) -> dict[str, Any]:
+            """One step for the actor, down alpha log pi - min Q, and one for the temperature."""
             action_t, logp_t = self.draw(b.obs)
             actor_loss = (alpha * logp_t - self.value(self.critic, b.obs, action_t)).mean()
             self.actor.descend(actor_loss, self.now.lr)
@@ -83,8 +86,7 @@ class Sac(Algorithm):
                 goal = self.config.entropy_goal * self.policy.action_size
                 surplus = -logp_t.detach().mean() - goal  # of entropy
                 self.log_alpha.descend(self.log_alpha.value * surplus, self.now.lr)
-            found = {"actor_loss": actor_loss, "alpha": alpha, "entropy": -logp_t.mean()}
-            return {**critic_metrics, **found}
+            return {"actor_loss": actor_loss, "alpha": alpha, "entropy": -logp_t.mean()}
 
         def learn_critic(self, b: LearnBatch, alpha: Any) -> dict[str, Any]:
             """Move Q(s_t, a_t) towards r_t + discount_t (min Q_target(s_tp1, a_tp1) - alpha log pi)."""

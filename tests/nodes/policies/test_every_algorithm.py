@@ -36,8 +36,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "d4pg": {"v_min": -8.0, "v_max": 2.0},
     "c51": {"v_min": -1.0, "v_max": 2.0},
     "rainbow": {"v_min": -1.0, "v_max": 2.0},
+    "acer": {"unroll_steps": 4},
+    "ppg": {"auxiliary_every_iters": 2, "auxiliary_epochs": 2},
+    "crossq": {"actor_every_iters": 2},
 }
 RECURRENT = ("r2d2",)
+SEQUENCES = (*RECURRENT, "acer")  # rows are sequences of steps
 
 
 def algorithms() -> Iterator[tuple[str, type[Algorithm]]]:
@@ -182,7 +186,7 @@ def test_the_weights_suffice_to_act_and_numpy_agrees_with_torch(name: str) -> No
             zeros = np.zeros((16, *policy.memory_columns()["memory"].shape), np.float32)
             arguments = (torch.from_numpy(zeros), torch.zeros((16, 1), dtype=torch.bool))
             acted, expected = inference(obs, zeros), module(torch.from_numpy(obs), *arguments)
-        elif name in ("iqn", "fqf"):
+        elif name == "iqn":
             from flowrl.nodes.models.numpy_model import acting_fractions
 
             tau = torch.from_numpy(acting_fractions()).unsqueeze(0)
@@ -192,8 +196,10 @@ def test_the_weights_suffice_to_act_and_numpy_agrees_with_torch(name: str) -> No
                 if hasattr(layer, "noise"):
                     layer.noise = None
             acted, expected = inference(obs), module(torch.from_numpy(obs))
+    # cos(63 pi tau) multiplies the rounding of the fractions that fqf proposes by 200.
+    tolerance = 4e-5 if name == "fqf" else 2e-6
     for head in heads:
-        np.testing.assert_allclose(acted[head], expected[head].numpy(), atol=2e-6)
+        np.testing.assert_allclose(acted[head], expected[head].numpy(), atol=tolerance)
 
 
 @each_algorithm
@@ -233,8 +239,8 @@ def test_unbounded_actions_are_refused_where_they_are_scaled(name: str) -> None:
 
 @each_algorithm
 def test_a_recurrent_model_is_refused_where_rows_are_steps(name: str) -> None:
-    if name in RECURRENT:
-        pytest.skip("needs a recurrent model")
+    if name in SEQUENCES:
+        pytest.skip("can learn with a recurrent model")
     for field in model_fields(ALGORITHMS[name]):
         with pytest.raises(UnsoundError, match="recurrent"):
             make(name, **{field: Gru(size=8)})
@@ -355,7 +361,7 @@ QUICK_SETTINGS: dict[str, dict[str, Any]] = {
 @each_algorithm
 def test_a_problem_of_one_step_is_solved(name: str) -> None:
     """It fails if a gradient has the wrong sign, if actions are scaled wrongly, or if a head is not trained."""
-    if name in RECURRENT:
+    if name in SEQUENCES:
         pytest.skip("learns from sequences")
     policy = make(name, **{"lr": 0.003, **QUICK_SETTINGS.get(name, {})})
     mode = policy.learn_mode(0)
