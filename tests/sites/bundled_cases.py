@@ -26,9 +26,9 @@ CUTS: tuple[Cut, ...] = ("iters", "steps", "verdict")
 SEED = 4
 
 DQN = {"evaluator.episodes": 2, "evaluator.weights.every": 12}
-VALUE_BASED = ("c51", "discrete_sac", "iqn", "mdqn", "qrdqn", "rainbow", "sql")
-ON_POLICY = ("ppo", "a2c", "pqn", "reinforce")
-PENDULUM = ("d4pg", "ddpg", "redq", "sac", "td3", "tqc")
+VALUE_BASED = ("acer", "c51", "discrete_sac", "fqf", "iqn", "mdqn", "qrdqn", "rainbow", "sql")
+ON_POLICY = ("ppo", "a2c", "ppg", "pqn", "reinforce", "trpo")
+PENDULUM = ("crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc")
 SHORT_EPISODES = {**DQN, "env.max_episode_steps": 40}
 PPO = {"evaluator.episodes": 2, "evaluator.weights.every": 2}
 SMALL: Mapping[str, Mapping[str, Any]] = {
@@ -41,8 +41,10 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "mountaincar_dqn": {**DQN, "evaluator.episodes": 1},
     "cartpole_a2c": PPO,
     "cartpole_impala": {**PPO, "collector.n_sample": 128},
+    "cartpole_ppg": {**PPO, "collector.n_sample": 128, "policy.auxiliary_every_iters": 2},
     "cartpole_pqn": {**PPO, "collector.n_sample": 128},
     "cartpole_reinforce": {**PPO, "collector.n_episode": 2},
+    "cartpole_trpo": {**PPO, "collector.n_sample": 128},
     **{f"cartpole_{name}": DQN for name in VALUE_BASED},
     **{f"pendulum_{name}": SHORT_EPISODES for name in PENDULUM},
     **{graph: {**PPO, **SHORT[graph]} for graph in SHORT if graph.endswith("_ppo")},
