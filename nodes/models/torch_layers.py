@@ -120,24 +120,29 @@ class TorchBatchNorm(nn.Module):
         self.register_buffer("batches", torch.zeros(1, dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        epsilon = float(NORM_EPSILON)
+        epsilon, weight, bias = float(NORM_EPSILON), self.weight, self.bias
         if not self.training:
-            scale = self.weight * (self.var + epsilon).rsqrt()
-            return x * scale + (self.bias - self.mean * scale)
-        var, mean = torch.var_mean(x, 0, correction=0)
-        std = (var + epsilon).sqrt()
-        normal = (x - mean) / std
+            return F.batch_norm(x, self.mean, self.var, weight, bias, False, 0.0, epsilon)
         with torch.no_grad():
-            if int(self.batches) >= self.warmup_batches:
-                running = (self.var + epsilon).sqrt()
-                ratio = (std / running).clamp(1 / self.ratio_limit, self.ratio_limit)
-                shift = ((mean - self.mean) / running).clamp(-self.shift_limit, self.shift_limit)
-            else:
-                ratio, shift = torch.ones_like(std), torch.zeros_like(mean)
+            var, mean = torch.var_mean(x, 0, correction=0)
+            corrections = self._corrections(mean, var)
             self.mean.lerp_(mean, 1 - self.momentum)
             self.var.lerp_(var, 1 - self.momentum)
             self.batches += 1
-        return (normal * ratio + shift) * self.weight + self.bias
+        if corrections is not None:  # y = x'' (r w) + (d w + b), with x'' = (x - m_B) / s_B
+            ratio, shift = corrections
+            weight, bias = ratio * weight, shift * weight + bias
+        return F.batch_norm(x, None, None, weight, bias, True, 0.0, epsilon)
+
+    def _corrections(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor] | None:
+        """r and d; None for the first batches."""
+        if int(self.batches) < self.warmup_batches:
+            return None
+        epsilon = float(NORM_EPSILON)
+        running = (self.var + epsilon).sqrt()
+        ratio = ((var + epsilon).sqrt() / running).clamp(1 / self.ratio_limit, self.ratio_limit)
+        shift = ((mean - self.mean) / running).clamp(-self.shift_limit, self.shift_limit)
+        return ratio, shift
 
 
 class TorchConv(nn.Conv2d):
