@@ -79,6 +79,13 @@ def test_each_loss_moves_its_own_part_of_the_network() -> None:
     assert changed(lr=0.01, fraction_lr=0.0) == {"trunk.0", "q.embedding", "q.out"}
 
 
+def test_proposals_give_no_gradient_to_the_features() -> None:
+    module = policy().learn_mode(0).q.module
+    module(torch.randn((5, 4)))["shares"].square().sum().backward()
+    assert module.trunk[0].weight.grad.abs().sum() == 0
+    assert module.shares.out.weight.grad.abs().sum() > 0
+
+
 def test_fractions_move_to_where_they_approximate_returns_best() -> None:
     """With quantiles that stay as they are, proposals find the fractions that a search finds."""
     described = policy(fraction_lr=0.01, fractions=3)
