@@ -300,11 +300,10 @@ class Algorithm(Policy):
         columns = input_columns(net.inputs)
         model = net.model.for_obs(columns)
         model.check_obs(columns)
-        if model.keeps_batch_statistics and not self.learns_batch_statistics:
+        if model.keeps_batch_statistics(columns) and not self.learns_batch_statistics:
             what = f"{self.name} does not learn the statistics of batch normalisation"
-            raise UnsoundError(
-                what, "take `norm: true` (layer norm), or the policy crossq", "model"
-            )
+            hint = "take `norm: true` (layer norm); batch renormalisation is for the policy crossq"
+            raise UnsoundError(what, hint, "model")
         if net.masked:
             has_mask(self.obs, getattr(net.heads[net.masked], "n", 0))
         return replace(net, model=model)

@@ -18,7 +18,7 @@ class Mlp(LayeredModel):
 
     class Config(LayeredModel.Config):
         hidden: list[int] = param([128, 128, 64], "width of each hidden layer")
-        norm: bool | Literal["batch"] = param(
+        norm: Literal[False, True, "batch"] = param(
             False,
             "normalise each hidden layer before its activation (layer norm); batch: the features and the outputs "
             "of each hidden layer by batch renormalisation, for crossq",

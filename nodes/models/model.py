@@ -104,8 +104,7 @@ class Model(Part):
         """The memory of a recurrent model, for one env."""
         return {}
 
-    @property
-    def keeps_batch_statistics(self) -> bool:
+    def keeps_batch_statistics(self, obs: ObsColumns) -> bool:
         """Whether a layer normalises by statistics of batches."""
         return False
 
@@ -235,9 +234,9 @@ class LayeredModel(Model):
         size = sum(layer.memory_size for layer in self.trunk())
         return {MEMORY: Column("float32", (size,))} if size else {}
 
-    @property
-    def keeps_batch_statistics(self) -> bool:
-        return any(layer.keeps_batch_statistics for layer in self.trunk())
+    def keeps_batch_statistics(self, obs: ObsColumns) -> bool:
+        layers = (*self.trunk(), *self.image_layers(obs))
+        return any(layer.keeps_batch_statistics for layer in layers)
 
     def acts_in_torch(self, obs: ObsColumns, heads: Heads) -> bool:
         """True where a layer has no step in numpy."""

@@ -120,7 +120,9 @@ class TorchBatchNorm(nn.Module):
         self.register_buffer("batches", torch.zeros(1, dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        epsilon, weight, bias = float(NORM_EPSILON), self.weight, self.bias
+        epsilon = float(NORM_EPSILON)
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
         if not self.training:
             return F.batch_norm(x, self.mean, self.var, weight, bias, False, 0.0, epsilon)
         with torch.no_grad():

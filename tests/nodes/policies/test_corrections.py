@@ -311,13 +311,13 @@ def test_discrete_sac_sums_over_actions_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["dqn", "c51", "qrdqn", "sql", "mdqn", "sac", "td3", "tqc", "d4pg", "fqf", "crossq"]
+    "name", ["dqn", "c51", "qrdqn", "sql", "mdqn", "sac", "td3", "tqc", "d4pg", "fqf"]
 )
 def test_the_weights_of_a_prioritised_buffer_scale_the_loss(name: str) -> None:
     policy, mode, batch = learner(name)
     other = policy.learn_mode(0)
     other.load_state_dict(mode.state_dict())
-    key = "critic_loss" if name in ("sac", "td3", "tqc", "d4pg", "crossq") else "loss"
+    key = "critic_loss" if name in ("sac", "td3", "tqc", "d4pg") else "loss"
     plain, _ = learned(policy, mode, batch)
     halved, _ = learned(policy, other, batch.replace(weight=np.full(len(batch), 0.5, np.float32)))
     assert halved[key] == pytest.approx(plain[key] / 2, rel=1e-5)

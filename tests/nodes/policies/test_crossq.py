@@ -130,6 +130,15 @@ def test_gradients_are_those_of_one_pass_with_constant_targets() -> None:
     torch.testing.assert_close(mode.critic.grads, torch.cat([g.reshape(-1) for g in expected]))
 
 
+def test_the_weights_of_a_prioritised_buffer_scale_the_loss() -> None:
+    found = []
+    for weight in (1.0, 0.5):
+        mode = policy().learn_mode(0)
+        table = batch().replace(weight=np.full(32, weight, np.float32))
+        found.append(float(learn_from(mode, table).metrics["critic_loss"]))
+    assert found[1] == pytest.approx(found[0] / 2, rel=1e-5)
+
+
 def test_the_target_bootstraps_from_the_same_critics() -> None:
     """With a discount of 0 the next values do not matter; otherwise they do."""
     found = []
