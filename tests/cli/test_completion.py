@@ -17,15 +17,15 @@ from flowrl.cli.main import VERBS, main
     ("words", "found"),
     [
         (["dr"], ["draw"]),
-        (["run", "cartpole_pp"], ["cartpole_ppo"]),
+        (["run", "acro"], ["acrobot_ppo"]),
         (["run", "cartpole_dqn", "--tr"], ["--train-iters"]),
-        (["run", "--seed", "1", "cartpole_pp"], ["cartpole_ppo"]),
+        (["run", "--seed", "1", "acro"], ["acrobot_ppo"]),
         (["run", "cartpole_dqn", "--placement", ""], ["processes", "serial", "threads"]),
         (["run", "cartpole_dqn", "--seed", ""], []),
         (["nodes", "advanced_"], ["advanced_buffer"]),
         (["docs", "run"], ["runs"]),
         (["completion", ""], ["bash", "fish", "zsh"]),
-        (["diff", "cartpole_dqn", "cartpole_pp"], ["cartpole_ppo"]),
+        (["diff", "cartpole_dqn", "acro"], ["acrobot_ppo"]),
         (["rnu", ""], []),
     ],
 )
@@ -79,7 +79,7 @@ words=({line}); CURRENT={last}+1; _flowrl
     [
         ("flowrl dr", "draw"),
         ("flowrl run --hash-", "--hash-tokens"),
-        ("flowrl run cartpole_pp", "cartpole_ppo"),
+        ("flowrl run acro", "acrobot_ppo"),
     ],
 )
 def test_shells_complete_with_their_scripts(
