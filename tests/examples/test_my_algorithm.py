@@ -1,4 +1,4 @@
-"""The algorithm of the page docs/algorithms.md is that of the example; it learns, and `check` tells what it cannot learn from."""
+"""The algorithm of docs/algorithms.md is that of the example. It learns; `check` tells what it cannot learn from."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The targets of algorithms: each correction is in them. Learning runs do not prove this; some pass without.
 
-Each test computes its target again, by the formula of the paper, from the outputs of the networks. It fails if a term is
-left out.
+Each test computes its target again, by the formula of the paper, from the outputs of the networks. It fails if a
+term is left out.
 """
 
 from __future__ import annotations
