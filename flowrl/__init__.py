@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from flowrl.runs.display import Watcher
     from flowrl.runs.result import RunResult
     from flowrl.runs.run import Run
+    from flowrl.runs.seed_results import SeedResults
+    from flowrl.runs.seed_statistics import SeedStatistics
     from flowrl.runs.trained_policy import TrainedPolicy
     from flowrl.runtime.records import RecordSource
 
@@ -54,6 +56,8 @@ _MODULE_OF = {
     "RecordSource": "runtime.records",
     "Run": "runs.run",
     "RunResult": "runs.result",
+    "SeedResults": "runs.seed_results",
+    "SeedStatistics": "runs.seed_statistics",
     "TrainedPolicy": "runs.trained_policy",
     "Watcher": "runs.display",
     "Rendezvous": "cluster.rendezvous",
@@ -84,6 +88,8 @@ __all__ = [
     "RunError",
     "RunResult",
     "Schema",
+    "SeedResults",
+    "SeedStatistics",
     "Service",
     "State",
     "StateIn",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 from pathlib import Path
 from time import perf_counter
@@ -24,6 +24,9 @@ from flowrl.machine.forked_call import can_fork
 from flowrl.runs.display import Watcher, Watchers, watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
+from flowrl.runs.seed_display import seed_display_for
+from flowrl.runs.seed_results import SeedResults
+from flowrl.runs.seeds import SeedRuns, read_seeds
 from flowrl.runs.trained_policy import TrainedPolicy, load_policy
 
 
@@ -114,6 +117,42 @@ class FlowGraph:
             rendezvous=rendezvous,
             watcher=Watchers(watcher_for(quiet), *([watcher] if watcher else [])),
             hash_tokens=hash_tokens,
+            begun_s=begun_s,
+        ).run()
+
+    def run_seeds(
+        self,
+        seeds: int | Iterable[int],
+        *,
+        at_once: int | None = None,
+        placement: str = "serial",
+        set: Mapping[str, Any] | None = None,
+        steps: float | None = None,
+        train_iters: float | None = None,
+        time: str | float | None = None,
+        out: str | Path | None = None,
+        quiet: bool = False,
+        hash_tokens: bool = False,
+    ) -> SeedResults:
+        """Run with several seeds, each in a process and a folder of its own, as `flowrl run --seeds` does.
+
+        `seeds` is how many (5 stands for range(5)), or the seeds one by one. `at_once` is how many runs there may be at
+        a time; by default, as many as there are cores for. A run that fails is in the results, and is not raised. The
+        other arguments are those of `run`; there is no watcher, as the runs are in other processes.
+        """
+        begun_s = perf_counter()
+        found = read_seeds(seeds)
+        checked = self._checked(set or {}).require_sound()
+        given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
+        return SeedRuns(
+            checked,
+            found,
+            limits=checked.graph.limits.overridden_by(**given, time_s=_seconds(time)),
+            out=out,
+            placement=placement,
+            at_once=_count("at_once", at_once),
+            hash_tokens=hash_tokens,
+            display=seed_display_for(quiet),
             begun_s=begun_s,
         ).run()
 

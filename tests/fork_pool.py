@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import F_DUPFD_CLOEXEC, fcntl
+from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
 from typing import IO, Any
@@ -35,6 +36,7 @@ MODULES = (  # what env workers and sites of toy nodes import
     *COMMON_MODULES,
     "flowrl.nodes.env_managers.workers.process",
     "flowrl.nodes.envs.gymnasium",
+    "flowrl.runs.seed_process",
     "flowrl.runtime.sites.fork_server",
     "tests.nodes.toy_envs",
     "tests.runtime.service_nodes",
@@ -57,7 +59,9 @@ class ForkPool:
         command = [sys.executable, "-m", "tests.fork_pool", str(fd), *MODULES]
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
         with self._theirs:
-            return subprocess.Popen(command, pass_fds=[fd], env=environment)
+            # A test may be in a folder of its own, from which `tests` cannot be imported.
+            folder = Path(__file__).parents[1]
+            return subprocess.Popen(command, pass_fds=[fd], env=environment, cwd=folder)
 
     @contextmanager
     def replacing_popen(self) -> Iterator[None]:

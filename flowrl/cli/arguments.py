@@ -79,6 +79,22 @@ def seed(text: str) -> int:
     return _whole_number(text, 0, "from 0 to 2^63 - 1")
 
 
+def seeds(text: str) -> tuple[int, ...]:
+    """Several seeds: how many (5, which is 0..4), from one to another (0..4), or one by one (0,3,7)."""
+    first, dots, last = text.partition("..")
+    if dots:
+        found = tuple(range(seed(first), seed(last) + 1))
+    elif "," in text:
+        found = tuple(map(seed, text.split(",")))
+    else:
+        found = tuple(range(count(text)))
+    if not found or len(set(found)) < len(found):
+        raise ArgumentTypeError(
+            f"{text!r} names {'a seed twice' if found else 'no seed'}; expected 5, 0..4 or 0,3,7"
+        )
+    return found
+
+
 def _whole_number(text: str, least: int, expected: str) -> int:
     try:
         value = plain_scalar(text.strip())

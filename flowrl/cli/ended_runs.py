@@ -48,13 +48,13 @@ def plot_arguments(parser: ArgumentParser) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="runs, each named as for `flowrl eval`; those with equal settings form one band",
+        help="runs, each named as for `flowrl eval`, or folders of runs; those with equal settings form one band",
     )
     parser.add_argument(
         "-o",
         "--output",
         metavar="FILE.png",
-        help="where to write it (default: plot.png in the first run's folder)",
+        help="where to write it (default: plot.png in the first folder)",
     )
 
 

@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
 from pathlib import Path
 
+from flowrl.checks.check import CheckedGraph
 from flowrl.cli import arguments as shared
 from flowrl.cli.streams import stdout_to_stderr
 from flowrl.cluster.rendezvous import Rendezvous
@@ -24,6 +25,7 @@ NO_RESUME = (
     "there is `flowrl eval RUN`, flowrl.policy('RUN') in Python, and `flowrl run RUN/graph.yaml`, which repeats the "
     "run from its beginning"
 )
+EXIT_STATUSES = {"failed": 1, "interrupted": 130}  # by the status of a run; otherwise 0
 NO_RECOVERY = "--no-recover changes nothing yet: there is no recovery, so every run ends when a part of it dies"
 
 
@@ -32,6 +34,18 @@ def run_arguments(parser: ArgumentParser) -> None:
     shared.add_placement(parser)
     parser.add_argument(
         "--seed", type=shared.seed, metavar="N", help="the seed, instead of the graph's"
+    )
+    parser.add_argument(
+        "--seeds",
+        type=shared.seeds,
+        metavar="N",
+        help="run with several seeds, each in a process and a folder of its own: 5 (which is 0..4), 0..4 or 0,3,7",
+    )
+    parser.add_argument(
+        "--at-once",
+        type=shared.count,
+        metavar="N",
+        help="with --seeds, how many runs at a time (default: as many as there are cores for)",
     )
     parser.add_argument(
         "--steps",
@@ -93,11 +107,14 @@ def run_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     if arguments.resume is not None:
         raise UsageError(f"--resume {arguments.resume}: {NO_RESUME}")
+    _refuse_contradictions(arguments)
     checked = shared.read_graph(arguments).require_sound()
     for warning in () if arguments.quiet else checked.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if arguments.no_recover and not arguments.quiet:
         print(f"note: {NO_RECOVERY}", file=sys.stderr)
+    if arguments.seeds is not None:
+        return _run_seeds(arguments, checked)
     run = Run(
         checked,
         seed=arguments.seed,
@@ -120,6 +137,47 @@ def run(arguments: Namespace) -> int:
     except Exception as error:
         _print_error(error)
         return _print_result(arguments, run.ended or run.result("failed", str(error)))
+
+
+def _refuse_contradictions(arguments: Namespace) -> None:
+    if arguments.seeds is None:
+        if arguments.at_once is not None:
+            raise UsageError("--at-once is for several seeds; add --seeds, for example --seeds 5")
+        return
+    if arguments.seed is not None:
+        raise UsageError("--seed and --seeds exclude each other; --seeds 0,3,7 names several seeds")
+    if arguments.listen is not None:
+        raise UsageError(
+            "--listen and --seeds exclude each other, as each run would need hosts of its own; "
+            "start a run for each seed, with --seed"
+        )
+
+
+def _run_seeds(arguments: Namespace, checked: CheckedGraph) -> int:
+    """Run with several seeds, print their results, and return the exit status."""
+    from flowrl.runs.seed_display import seed_display_for
+    from flowrl.runs.seeds import SeedRuns
+
+    results = SeedRuns(
+        checked,
+        arguments.seeds,
+        limits=_limits(arguments, checked.graph.limits),
+        out=arguments.out,
+        placement=arguments.placement or "serial",
+        at_once=arguments.at_once,
+        hash_tokens=arguments.hash_tokens,
+        display=seed_display_for(quiet=arguments.quiet or arguments.json),
+        begun_s=arguments.begun_s,
+    ).run()
+    if arguments.json:
+        print(json.dumps(results.as_dict()), flush=True)
+    elif not arguments.quiet:
+        print(f"\n{results}")
+    else:
+        for run in results.runs:
+            if run.status == "failed":
+                print(f"flowrl: seed {run.seed}: {run.why}", file=sys.stderr)
+    return EXIT_STATUSES.get(results.status, 0)
 
 
 def _rendezvous(arguments: Namespace) -> Rendezvous | None:
@@ -145,7 +203,7 @@ def _print_result(arguments: Namespace, result: RunResult) -> int:
         print(json.dumps(result.as_dict()), flush=True)
     elif result.run_dir and not arguments.quiet:  # without a folder, the error was all
         print(result_text(result))
-    return {"failed": 1, "interrupted": 130}.get(result.status, 0)
+    return EXIT_STATUSES.get(result.status, 0)
 
 
 def _print_error(error: Exception) -> None:

@@ -20,7 +20,7 @@ import errno
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -57,7 +57,26 @@ def create_run_folder(graph: str, seed: int, out: str | Path | None) -> Path:
                     f"--out {path}: it already contains a run; choose another folder, or remove it"
                 ) from None
         return path
-    stem = f"{graph}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return _create_folder_in_runs(f"{graph}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def create_seeds_folder(graph: str, seeds: Sequence[int], out: str | Path | None) -> Path:
+    """Create the folder of runs with several seeds: `out`, or runs/<graph>-seeds<first>-<last>-<time>."""
+    if out is None:
+        stem = f"{graph}-seeds{min(seeds)}-{max(seeds)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        return _create_folder_in_runs(stem)
+    path = Path(out)
+    with explain_disk_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    for run in (path, *(path / f"seed{seed}" for seed in seeds)):
+        if (run / "graph.yaml").exists():
+            raise UsageError(
+                f"--out {path}: {run} already contains a run; choose another folder, or remove it"
+            )
+    return path
+
+
+def _create_folder_in_runs(stem: str) -> Path:
     for number in range(1, 10_000):
         path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
         with explain_disk_errors(path):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from flowrl.core.errors import GraphError, RunError, UsageError
+from flowrl.core.errors import FlowError, GraphError, RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.graph.yaml_text import flow_text, read_yaml
-from flowrl.runs.folder import SUMMARY_FILE, read_jsonl
+from flowrl.runs.folder import METRICS_FILE, SUMMARY_FILE, read_jsonl
 
 MEASURE = "return_mean"
 MAX_DRAWN = 1e300  # the absolute value; larger ones cannot be put on an axis
@@ -62,6 +62,34 @@ def read_run(run: Path) -> EvaluatedRun:
     )
 
 
+def read_runs(folders: Iterable[Path]) -> tuple[list[EvaluatedRun], list[str]]:
+    """The runs of folders, and a sentence about each that is left out. A folder of runs stands for all runs in it.
+
+    A run of a folder of runs may have no evaluation, because it failed early or has just begun; one that is named must.
+    """
+    found: list[EvaluatedRun] = []
+    left_out: list[str] = []
+    for folder in folders:
+        runs = [] if (folder / METRICS_FILE).is_file() else _runs_in(folder)
+        for run in runs or [folder]:
+            try:
+                found.append(read_run(run))
+            except FlowError as error:
+                if not runs:
+                    raise
+                left_out.append(f"left out: {error}")
+    if left_out and not found:
+        raise RunError("\n".join(left_out))
+    return found, left_out
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The run folders in a folder."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if (path / "graph.yaml").is_file())
+
+
 def without_repeats(runs: Iterable[EvaluatedRun]) -> tuple[list[EvaluatedRun], list[str]]:
     """The runs in their order without those that repeat another one, and a sentence about each of these."""
     given = list(runs)
@@ -80,10 +108,10 @@ def without_repeats(runs: Iterable[EvaluatedRun]) -> tuple[list[EvaluatedRun], l
 
 
 def _read_curves(run: Path) -> dict[str, Points]:
-    path = run / "metrics.jsonl"
+    path = run / METRICS_FILE
     if not path.is_file():
         raise UsageError(
-            f"{run}: has no metrics.jsonl; give the folder of a run that has begun to report"
+            f"{run}: has no {METRICS_FILE}; give the folder of a run that has begun to report"
         )
     points: dict[str, list[tuple[float, float]]] = {}
     for row in read_jsonl(path):

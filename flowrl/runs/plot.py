@@ -11,7 +11,7 @@ from typing import Any
 
 from flowrl.core.errors import RunError, UsageError
 from flowrl.graph.yaml_text import flow_text
-from flowrl.runs.learning_curves import EvaluatedRun, Points, read_run, without_repeats
+from flowrl.runs.learning_curves import EvaluatedRun, Points, read_runs, without_repeats
 from flowrl.runs.setting_labels import setting_labels
 
 SHOWN_GRAPHS = 3  # in a title
@@ -44,14 +44,16 @@ class Plot:
     """A picture that was written, and what is not in it."""
 
     path: Path
-    left_out: tuple[str, ...] = ()  # a sentence about each run that repeats another one
+    left_out: tuple[str, ...] = ()  # a sentence about each run that is not in it
 
 
 def plot_runs(runs: Sequence[str | Path], out: str | Path) -> Plot:
-    """Draw the learning curves of run folders as a PNG."""
+    """Draw the learning curves of run folders as a PNG. A folder of runs stands for all runs in it."""
     if not runs:
         raise UsageError("plot: no run is given; name run folders, such as runs/cartpole_dqn-…")
-    found, left_out = without_repeats([read_run(Path(run)) for run in runs])
+    evaluated, without_curves = read_runs(map(Path, runs))
+    found, repeats = without_repeats(evaluated)
+    left_out = [*without_curves, *repeats]
     path = Path(out)
     try:
         _draw(curve_bands(labelled_curves(found)), title_of(found), path)

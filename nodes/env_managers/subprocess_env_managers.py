@@ -11,6 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
+from flowrl.machine.cores import usable_cores
 from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.env_managers.workers.adaptive_wait import MAX_SPIN_S
 from flowrl.nodes.env_managers.workers.pipe_waker import ManagerWaker
@@ -20,7 +21,6 @@ from flowrl.nodes.env_managers.workers.shared_rows import (
     shared_rows_for,
 )
 from flowrl.nodes.env_managers.workers.worker import ProcessWorker, Worker
-from flowrl.nodes.env_managers.workers.worker_pool import usable_cores
 from flowrl.nodes.envs.portable import to_portable
 from flowrl.nodes.envs.steps import Steps
 

@@ -16,6 +16,7 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings
+from flowrl.machine.cores import usable_cores
 from flowrl.nodes.env_managers.env_error import EnvCloseError
 from flowrl.nodes.env_managers.env_history import decode_histories, encode_histories
 from flowrl.nodes.env_managers.env_manager import EnvManager, config_for_clients
@@ -32,7 +33,7 @@ from flowrl.nodes.env_managers.workers.adaptive_wait import MAX_SPIN_S
 from flowrl.nodes.env_managers.workers.pipe_waker import ManagerWaker
 from flowrl.nodes.env_managers.workers.shared_rows import CLOSE_FAILED, RESET, STEP, SharedRows
 from flowrl.nodes.env_managers.workers.worker import STOP_TIMEOUT_S, Worker
-from flowrl.nodes.env_managers.workers.worker_pool import WorkerPool, usable_cores
+from flowrl.nodes.env_managers.workers.worker_pool import WorkerPool
 from flowrl.nodes.envs.steps import Steps
 from flowrl.nodes.envs.wrappers.wrapper import refuse_carry_over, refuse_wrappers_across_episodes
 

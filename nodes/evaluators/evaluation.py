@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from flowrl.core.batch import Array
+from flowrl.core.statistics import confidence_interval, interquartile_mean
 from flowrl.nodes.collectors.actor import Actor, CollectedSteps
 from flowrl.nodes.collectors.episodes import episode_quotas, play_quotas, step_together
 from flowrl.nodes.collectors.joined_managers import join_managers
@@ -17,9 +17,6 @@ from flowrl.nodes.policy import AnyActMode
 
 Average = Literal["mean", "win_rate", "per_step"]
 RETURN = "return"  # the default of what is measured of an episode
-
-BOOTSTRAP_RESAMPLES = 1000
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +79,6 @@ class Evaluation:
             low, high = confidence_interval(returns, rng)
             metrics.update(return_iqm_low=low, return_iqm_high=high)
         return metrics
-
-
-def interquartile_mean(returns: Array) -> Array:
-    """The mean of the middle half, along the last axis (Agarwal et al. 2021)."""
-    n = returns.shape[-1]
-    cut = n // 4
-    middle: Array = np.sort(returns, -1)[..., cut : n - cut].mean(-1)
-    return middle
-
-
-def confidence_interval(returns: Array, rng: np.random.Generator) -> tuple[float, float]:
-    """The interval of the interquartile mean, by the percentile bootstrap (Efron 1979)."""
-    index = rng.integers(len(returns), size=(BOOTSTRAP_RESAMPLES, len(returns)))
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(interquartile_mean(returns[index]), [tail, 100 - tail])
-    return float(low), float(high)
 
 
 def play_episodes(

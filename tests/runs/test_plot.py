@@ -311,3 +311,20 @@ def test_the_picture_is_a_png_with_a_colour_for_each_graph(tmp_path: Path) -> No
 def test_a_single_evaluation_can_be_drawn(tmp_path: Path) -> None:
     drawn = plot_runs([make_run(tmp_path / "a", [(0, 3.0)])], tmp_path / "x.png")
     assert drawn.path.stat().st_size > 1000
+
+
+def test_a_folder_of_runs_stands_for_all_runs_in_it(tmp_path: Path) -> None:
+    for seed, points in enumerate([[(100, 9.5), (200, 20)], [(100, 1), (200, 30)], []]):
+        make_run(tmp_path / "all" / f"seed{seed}", points, seed=seed)
+    drawn = plot_runs([tmp_path / "all"], tmp_path / "plot.png")
+    assert drawn.left_out == (
+        f"left out: {tmp_path}/all/seed2: contains no evaluation yet; wait for the first one, or add an evaluator to "
+        "the graph",
+    )
+    assert BLUE in colours(drawn.path)
+
+
+def test_a_folder_of_runs_without_an_evaluation_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path / "all" / "seed0", [], seed=0)
+    with pytest.raises(RunError, match=r"all/seed0: contains no evaluation yet"):
+        plot_runs([tmp_path / "all"], tmp_path / "plot.png")

@@ -7,7 +7,6 @@ the envs; it calls `discard_worker` and `respawn`.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -293,10 +292,3 @@ class WorkerPool:
         has_ended = [worker.join(deadline) for worker in self.workers]
         self.manager_waker.close()
         return [n for n, ended in enumerate(has_ended) if had_started[n] and not ended]
-
-
-def usable_cores() -> int:
-    """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from flowrl.core.config import PartSpec
 from flowrl.core.context import CheckpointRecord, VerdictRecord
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.statistics import confidence_interval, interquartile_mean
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.steps import Episode
-from flowrl.nodes.evaluators.evaluation import Evaluation, confidence_interval, interquartile_mean
+from flowrl.nodes.evaluators.evaluation import Evaluation
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policy import Policy
 from tests.nodes.toy_policies import Toy, weights
