@@ -68,6 +68,10 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.exploring import OuNoise as OuNoise
     from flowrl.nodes.exploring import RandomActions as RandomActions
     from flowrl.nodes.greedy_policy import GreedyPolicy as GreedyPolicy
+    from flowrl.nodes.learners.hooks import AveragedWeights as AveragedWeights
+    from flowrl.nodes.learners.hooks import GradientStatistics as GradientStatistics
+    from flowrl.nodes.learners.hooks import NanGuard as NanGuard
+    from flowrl.nodes.learners.hooks import Save as Save
     from flowrl.nodes.learners.learner import Learner as Learner
     from flowrl.nodes.models.chosen import Auto as Auto
     from flowrl.nodes.models.chosen import Layers as Layers

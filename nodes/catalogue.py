@@ -97,6 +97,12 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "rmsprop": "flowrl.nodes.models.optimisers:Rmsprop",
         "sgd": "flowrl.nodes.models.optimisers:Sgd",
     },
+    "hook": {
+        "save": "flowrl.nodes.learners.hooks:Save",
+        "nan_guard": "flowrl.nodes.learners.hooks:NanGuard",
+        "averaged_weights": "flowrl.nodes.learners.hooks:AveragedWeights",
+        "gradient_statistics": "flowrl.nodes.learners.hooks:GradientStatistics",
+    },
     "exploring_step": {
         "action_noise": "flowrl.nodes.exploring:ActionNoise",
         "ou_noise": "flowrl.nodes.exploring:OuNoise",

@@ -183,6 +183,9 @@ def test_what_is_done_by_hand_runs_as_it_is_shown(
     monkeypatch.chdir(tmp_path)
     exec(by_hand("buffers", "Datasets"), names)
     assert names["buffer"].count == 2000
+    exec(by_hand("learners", "Hooks"), names)
+    exec(by_hand("learners", "By hand"), names)
+    assert names["other"].train_iter == names["learner"].train_iter == 11
     names["env"] = Gymnasium(id="CartPole-v1")
     exec(by_hand("evaluators", "By hand"), names)
     assert len(names["evaluation"].returns) == 10

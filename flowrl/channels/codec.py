@@ -21,6 +21,7 @@ import numpy as np
 from flowrl.channels.dtype_codec import decode_dtype, decode_shape, encode_dtype
 from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.core.batch import Array, Batch
+from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 ALIGN = 64  # bytes: a cache line, and more than any vector instruction needs
@@ -168,7 +169,9 @@ def _encode_batch(value: Batch, payload: OutgoingPayload) -> Tree:
 def _encode_state(value: State, payload: OutgoingPayload) -> Tree:
     arrays = _encode_columns(value.arrays, payload)
     command = _encode_dict(dict(value.command), payload)
-    return [STATE, arrays, command, int(value.version), encode_clock(value.clock)]
+    whole = value.whole
+    saved = [] if whole is None else [_encode_columns(whole.arrays, payload), whole.text]
+    return [STATE, arrays, command, int(value.version), encode_clock(value.clock), *saved]
 
 
 def encode_clock(clock: Clock) -> Tree:
@@ -317,11 +320,19 @@ def _decode_batch(tree: list[Tree], payload: IncomingPayload) -> Batch:
 
 
 def _decode_state(tree: list[Tree], payload: IncomingPayload) -> State:
-    _, arrays, command, version, clock = tree
+    _, arrays, command, version, clock, *saved = tree
     command = _require(_decode_value(command, payload), dict)
     version = _require(_decode_value(version, payload), int)
     columns = _decode_columns(_require(arrays, list), payload)
-    return State(columns, command, version, decode_clock(clock))
+    return State(columns, command, version, decode_clock(clock), _decode_whole(saved, payload))
+
+
+def _decode_whole(saved: list[Tree], payload: IncomingPayload) -> SavedState | None:
+    if not saved:
+        return None
+    arrays, text = saved
+    columns = _decode_columns(_require(arrays, list), payload)
+    return SavedState(columns, _require(text, str))
 
 
 def decode_clock(tree: Tree) -> Clock:

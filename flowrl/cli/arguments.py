@@ -9,6 +9,7 @@ from flowrl.checks.descriptions import EnvUse
 from flowrl.cli.streams import stdout_to_stderr
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_graph
+from flowrl.graph.model import Graph
 from flowrl.graph.sections import parse_seconds
 from flowrl.graph.yaml_text import plain_scalar
 from flowrl.machine.forked_call import can_fork
@@ -33,6 +34,11 @@ def read_graph(arguments: Namespace, envs: EnvUse = "make") -> CheckedGraph:
     """Load and check the graph. `envs` says whether envs are made to describe their spaces."""
     with stdout_to_stderr():
         return check(load_graph(arguments.graph, _settings(arguments)), envs, can_fork())
+
+
+def load_written_graph(arguments: Namespace) -> Graph:
+    """Load the graph as far as its nodes can be read, without checking it."""
+    return load_graph(arguments.graph, _settings(arguments)).graph
 
 
 def _settings(arguments: Namespace) -> dict[str, str]:

@@ -15,6 +15,12 @@ from flowrl.runs.run_names import existing_run_path
 def evaluate_arguments(parser: ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument(
+        "--checkpoint",
+        metavar="NAME|FILE",
+        help="best, last, another checkpoint of the run, or a .safetensors file (default: best, or last if there was "
+        "no evaluation)",
+    )
+    parser.add_argument(
         "--episodes",
         type=count,
         metavar="N",
@@ -33,11 +39,15 @@ def evaluate_arguments(parser: ArgumentParser) -> None:
 
 
 def evaluate(arguments: Namespace) -> int:
-    from flowrl.runs.evaluation import evaluate_best_checkpoint
+    from flowrl.runs.evaluation import evaluate_checkpoint
 
     video = Path(arguments.video) if arguments.video else None
-    evaluation = evaluate_best_checkpoint(
-        existing_run_path(arguments.run), arguments.episodes, arguments.seed, video
+    evaluation = evaluate_checkpoint(
+        existing_run_path(arguments.run),
+        arguments.episodes,
+        arguments.seed,
+        video,
+        arguments.checkpoint,
     )
     print(json.dumps(evaluation.as_dict()) if arguments.json else evaluation)
     return 0

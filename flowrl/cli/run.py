@@ -13,17 +13,21 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.cli import arguments as shared
 from flowrl.cli.streams import stdout_to_stderr
 from flowrl.cluster.rendezvous import Rendezvous
+from flowrl.core.checkpoint import SUFFIX
 from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.model import Limits
 from flowrl.machine.resource_limits import address_space_shortage
+from flowrl.runs.checkpoint_files import checkpoint_file
 from flowrl.runs.display import watcher_for
 from flowrl.runs.result import RunResult, result_text
 from flowrl.runs.run import Run
+from flowrl.runs.run_names import existing_run_path
 
+BEGIN_PARAM = "begin_with"  # of learners that can continue a checkpoint
 NO_RESUME = (
-    "a run cannot be resumed yet: its checkpoints hold weights, and not the state of envs, buffers and optimisers; "
-    "there is `flowrl eval RUN`, flowrl.policy('RUN') in Python, and `flowrl run RUN/graph.yaml`, which repeats the "
-    "run from its beginning"
+    "a run cannot be resumed yet: its checkpoints hold the state of learners, and not that of envs and buffers; "
+    "there is `flowrl run GRAPH --from RUN`, in which the learner continues, `flowrl eval RUN`, flowrl.policy('RUN') "
+    "in Python, and `flowrl run RUN/graph.yaml`, which repeats the run from its beginning"
 )
 EXIT_STATUSES = {"failed": 1, "interrupted": 130}  # by the status of a run; otherwise 0
 NO_RECOVERY = "--no-recover changes nothing yet: there is no recovery, so every run ends when a part of it dies"
@@ -46,6 +50,12 @@ def run_arguments(parser: ArgumentParser) -> None:
         type=shared.count,
         metavar="N",
         help="with --seeds, how many runs at a time (default: as many as there are cores for)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="begin_from",
+        metavar="RUN",
+        help="learners continue the last checkpoint of a run, or a .safetensors file (their `begin_with`)",
     )
     parser.add_argument(
         "--steps",
@@ -108,6 +118,8 @@ def run(arguments: Namespace) -> int:
     if arguments.resume is not None:
         raise UsageError(f"--resume {arguments.resume}: {NO_RESUME}")
     _refuse_contradictions(arguments)
+    if arguments.begin_from is not None:
+        arguments.sets += _begin_settings(arguments)
     checked = shared.read_graph(arguments).require_sound()
     for warning in () if arguments.quiet else checked.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -178,6 +190,21 @@ def _run_seeds(arguments: Namespace, checked: CheckedGraph) -> int:
             if run.status == "failed":
                 print(f"flowrl: seed {run.seed}: {run.why}", file=sys.stderr)
     return EXIT_STATUSES.get(results.status, 0)
+
+
+def _begin_settings(arguments: Namespace) -> list[str]:
+    """The settings, as those of --set, by which the learners of the graph continue a checkpoint."""
+    run = arguments.begin_from
+    if run.endswith(SUFFIX):
+        path = checkpoint_file(Path(), run)
+    else:
+        path = checkpoint_file(existing_run_path(run), None, usual=("last",))
+    graph = shared.load_written_graph(arguments)
+    learners = [graph.nodes[name] for name in graph.nodes_of_role("learner")]
+    able = [s.name for s in learners if BEGIN_PARAM in type(s.config).model_fields]
+    if not able:
+        raise UsageError(f"--from {run}: no learner of the graph has the parameter `{BEGIN_PARAM}`")
+    return [f"{name}.{BEGIN_PARAM}={json.dumps(str(path.absolute()))}" for name in able]
 
 
 def _rendezvous(arguments: Namespace) -> Rendezvous | None:

@@ -28,11 +28,12 @@ class MetricsRecord:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """A state to be written as a checkpoint."""
+    """A state to be written as a checkpoint. Then the checkpoint that it replaces is removed, if there is one."""
 
     name: str
     state: State
     info: Mapping[str, Any]
+    replaces: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,9 @@ class Context:
         """Add a line to the node's log."""
         self.emit(line)
 
-    def save_checkpoint(self, name: str, state: State, **info: Any) -> None:
-        """Write a state as a checkpoint of the run."""
-        self.emit(CheckpointRecord(name, state, info))
+    def save_checkpoint(self, name: str, state: State, *, replaces: str = "", **info: Any) -> None:
+        """Write a state as a checkpoint of the run; remove the one that it replaces, if there is one."""
+        self.emit(CheckpointRecord(name, state, info, replaces))
 
     def verdict(self, reason: str) -> None:
         """End the run right after this firing, because it has reached its goal."""

@@ -183,6 +183,17 @@ class Node:
         """Return the newest version of a state output, in arrays that are never written to again."""
         raise NotImplementedError(f"{type(self).__name__} does not define state('{port}')")
 
+    def state_dict(self) -> Any:
+        """Return everything that the next firing depends on, as arrays, numbers, texts, and lists and dicts of them.
+
+        Arrays must be copies. A learner's checkpoints hold it. By default there is nothing to save.
+        """
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from a state that `state_dict` returned."""
+        raise NotImplementedError(f"{type(self).__name__} does not define load_state_dict")
+
     def reconfigure(self, **params: Any) -> None:
         """Change parameters that are declared with `phase`, because a warm-up phase begins or ends."""
         raise NotImplementedError(f"{type(self).__name__} does not define reconfigure")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from flowrl.core.batch import Array, is_aligned
+from flowrl.core.saved_state import SavedState
 
 
 class Count(NamedTuple):
@@ -61,12 +62,17 @@ EMPTY_CLOCK = Clock({})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """One version of a node's state: named arrays, and settings that depend on progress (`command`)."""
+    """One version of a node's state: named arrays, and settings that depend on progress (`command`).
+
+    `whole` is everything that the node's next firing depends on. Only versions that may be saved as checkpoints have
+    it: those that pace a node, and those at a cut.
+    """
 
     arrays: Mapping[str, Array]
     command: Mapping[str, float] = field(default_factory=dict)
     version: int = 0
     clock: Clock = EMPTY_CLOCK
+    whole: SavedState | None = None
 
     def __post_init__(self) -> None:
         """Copy arrays that are not contiguous and aligned, as `Batch` does."""

@@ -27,6 +27,12 @@ PACKAGES = (
 )
 
 
+def library_versions() -> dict[str, str]:
+    """Return the versions of the libraries whose data is in checkpoints."""
+    found = {name: version_of(name) for name in ("torch", "numpy")}
+    return {"flowrl": VERSION, **{name: v for name, v in found.items() if v is not None}}
+
+
 def environment(folder: Path) -> dict[str, Any]:
     """Describe what the bits of a result may depend on, and the commit of the repository that `folder` is in."""
     return {

@@ -1,4 +1,4 @@
-"""Evaluates the best checkpoint of a run with the evaluator of its graph: `flowrl eval`."""
+"""Evaluates a checkpoint of a run with the evaluator of its graph: `flowrl eval`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph, check
+from flowrl.core.checkpoint import read_acting
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.json_text import parse_object
@@ -17,7 +18,7 @@ from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec, link_edges
 from flowrl.machine.numerics import settled_numerics
-from flowrl.runs.checkpoint import read_checkpoint
+from flowrl.runs.checkpoint_files import checkpoint_file
 from flowrl.runs.folder import ENVIRONMENT_FILE
 from flowrl.runtime.linked_nodes import context_of
 from flowrl.version import VERSION
@@ -51,18 +52,25 @@ class CheckpointEvaluation:
         )
 
 
-def evaluate_best_checkpoint(
-    run: Path, episodes: int | None = None, seed: int = 0, video: Path | None = None
+def evaluate_checkpoint(
+    run: Path,
+    episodes: int | None = None,
+    seed: int = 0,
+    video: Path | None = None,
+    checkpoint: str | None = None,
 ) -> CheckpointEvaluation:
-    """Play evaluation episodes with the best checkpoint. `video` is a folder or a file for videos of them."""
+    """Play evaluation episodes with a checkpoint: one of the run by its name, or a file; the best one by default.
+
+    `video` is a folder or a file for videos of them.
+    """
     if not (run / "graph.yaml").is_file():
         raise UsageError(f"{run}: is not a run's folder, as it has no graph.yaml")
     checked = check(load_graph(str(run / "graph.yaml"))).require_sound()
     names = checked.graph.nodes_of_role("evaluator")
     if not names:
         raise RunError(f"{run}: its graph has no evaluator; only runs with one can be evaluated")
-    path = run / "checkpoints" / "best.safetensors"
-    state, info = read_checkpoint(path)
+    path = checkpoint_file(run, checkpoint)
+    state, info = read_acting(path)
     spec = _without_goal(checked.graph.nodes[names[0]], episodes)
     if video is not None and not hasattr(spec.cls, "record_videos"):
         raise UsageError(

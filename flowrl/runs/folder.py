@@ -24,13 +24,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from flowrl.core.checkpoint import SUFFIX, checkpoint_bytes
 from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, VerdictRecord
 from flowrl.core.errors import RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.core.state import State
 from flowrl.graph.model import Graph
 from flowrl.graph.settings import Setting
-from flowrl.runs.checkpoint import checkpoint_bytes
 from flowrl.runs.tensorboard import TensorBoardWriter
 from flowrl.runs.token_file import TOKEN_FILE, TokenWriter
 from flowrl.runtime.records import RecordSource
@@ -106,6 +106,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.absolute_path = path.absolute()  # an env may change the working folder
+        self.facts: Mapping[str, Any] = {}  # of the run, which every checkpoint has
         self._files: dict[str, TextIO] = {}
         self._tensorboard: TensorBoardWriter | None = None
         self._token_file: BinaryIO | None = None
@@ -168,6 +169,8 @@ class RunFolder:
             self._append_metrics(source, record.values)
         elif isinstance(record, CheckpointRecord):
             self.write_checkpoint(record.name, {source.key: record.state}, dict(record.info))
+            if record.replaces:
+                self._checkpoint_path(record.replaces).unlink(missing_ok=True)
         else:
             text = record.reason if isinstance(record, VerdictRecord) else record
             self.append_log(source.key, f"[{source.fired}] {text}")
@@ -207,8 +210,11 @@ class RunFolder:
     def write_checkpoint(
         self, name: str, states: Mapping[str, State], info: Mapping[str, Any]
     ) -> None:
-        content = checkpoint_bytes(states, info)
-        self._write_atomically(f"checkpoints/{name}.safetensors", content)
+        content = checkpoint_bytes(states, info, self.facts)
+        self._write_atomically(f"checkpoints/{name}{SUFFIX}", content)
+
+    def _checkpoint_path(self, name: str) -> Path:
+        return self.absolute_path / "checkpoints" / f"{name}{SUFFIX}"
 
     def _write_atomically(self, name: str, content: bytes) -> None:
         """Write to a temporary file and rename it, so that no reader sees a partial file."""

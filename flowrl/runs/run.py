@@ -29,7 +29,7 @@ from flowrl.graph.settings import Setting, graph_settings
 from flowrl.graph.site_layout import make_layout
 from flowrl.graph.yaml_text import flow_text
 from flowrl.machine.crash_tracebacks import crash_tracebacks
-from flowrl.machine.environment import environment
+from flowrl.machine.environment import environment, library_versions
 from flowrl.machine.numerics import reset_numerics, settled_numerics
 from flowrl.render.dot import graph_dot_text
 from flowrl.runs.display import Watcher
@@ -265,6 +265,8 @@ class Run:
 
     def _write_initial_files(self, folder: RunFolder) -> None:
         """Write what is known before a node is made: the graph, the environment, and each node's parameters."""
+        policy = {k: v for k, v in self.settings.items() if k.startswith("policy.")}
+        folder.facts = {"libraries": library_versions(), "settings": policy}
         folder.write_text("graph.yaml", expand(self.graph))
         folder.write_text("graph.dot", graph_dot_text(self.checked))
         folder.write_json(ENVIRONMENT_FILE, self._environment())

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flowrl.checks.check import check
-from flowrl.core.errors import RunError, UsageError, spelling_hint
+from flowrl.core.checkpoint import read_acting
+from flowrl.core.errors import RunError
 from flowrl.core.project_modules import importable_modules
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Graph, NodeSpec
-from flowrl.runs.checkpoint import read_checkpoint
+from flowrl.runs.checkpoint_files import checkpoint_file
 from flowrl.runs.run_names import find_run_folder
 from flowrl.runtime.linked_nodes import context_of
 
@@ -39,12 +40,12 @@ def load_policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy
         folder = path.absolute().parent.parent
     else:
         folder, _ = find_run_folder(str(run))
-        path = _checkpoint_file(folder, checkpoint)
+        path = checkpoint_file(folder, checkpoint)
     if not (folder / "graph.yaml").is_file():
         raise RunError(
             f"{path}: lies in no run's folder, which has the graph with its policy; expected RUN/checkpoints/NAME"
         )
-    state, info = read_checkpoint(path)
+    state, info = read_acting(path)
     checked = check(load_graph(str(folder / "graph.yaml"))).require_sound()
     learner = _learner_of(checked.graph, info["node"], path)
     make = getattr(learner.cls, "trained_policy", None)
@@ -57,18 +58,6 @@ def load_policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy
     with importable_modules(checked.graph.folders):
         policy: TrainedPolicy = make(learner.config, context.inputs, state)
     return policy
-
-
-def _checkpoint_file(folder: Path, name: str | None) -> Path:
-    """The file of a checkpoint; without a name the best one, or else the last."""
-    files = {path.stem: path for path in (folder / "checkpoints").glob("*.safetensors")}
-    if not files:
-        raise RunError(f"{folder}: the run has saved no checkpoint yet")
-    if name is None:
-        name = "best" if "best" in files else "last"
-    if name not in files:
-        raise UsageError(f"{folder}: there is no checkpoint '{name}'; {spelling_hint(name, files)}")
-    return files[name]
 
 
 def _learner_of(graph: Graph, key: str, path: Path) -> NodeSpec:

@@ -85,7 +85,9 @@ class EdgeFactory:
     def state_input(self, edge: Edge, replica: int, versions: Versions) -> Take:
         """Return the function by which a consumer on this site takes the version that it reads."""
         own = versions[edge.source]
-        return own.round_end_view(edge.lag) if reads_round_ends(edge) else own.newest_view()
+        if reads_round_ends(edge):
+            return own.round_end_view(edge.lag)
+        return own.newest_view(whole=edge.every is not None)
 
     def round_end_readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
         """Return for each consumer on another site the function that sends it the version with which a round ended."""

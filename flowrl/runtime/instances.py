@@ -72,14 +72,20 @@ class Instances:
         self.connect(self.checked.program.schedules)
 
     def states_of(self, instance: Instance) -> dict[str, State]:
-        """Return the newest version of each of an instance's states, by `instance.port`."""
+        """Return the newest version of each of an instance's states, by `instance.port`, with its whole state."""
         name, ports = instance.spec.name, instance.spec.cls.ports.items()
-        states = {}
-        for port in (port for port, kind in ports if isinstance(kind, StateOut)):
+        states: dict[str, State] = {}
+        for port, kind in ports:
+            if not isinstance(kind, StateOut):
+                continue
             versions = self.versions.get(PortRef(name, port))
+            if versions is None and kind.optional and states:
+                continue  # a further output that nobody reads
             if versions is None or versions.instance is not instance:
                 versions = StateVersions(instance, port)
-            states[f"{instance.key}.{port}"] = versions.newest()
+            # one of them has the whole state
+            newest = versions.newest() if states else versions.newest_whole()
+            states[f"{instance.key}.{port}"] = newest
         return states
 
     def dropped_tokens(self) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from flowrl.core.errors import NodeError
+from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.runtime.finite_numbers import check_no_nan
 from flowrl.runtime.instance import Instance
@@ -27,6 +29,7 @@ class StateVersions:
             tuple[int, Callable[[], None]]
         ] = []  # with n, for each n-th version
         self._newest: State | None = None
+        self._whole: State | None = None  # the newest version that was copied with its whole state
         self._round_ends: deque[State] = deque(maxlen=depth)
         if depth:  # before round 0, every round ended with version 0
             self._round_ends.extend([self.newest()] * depth)
@@ -37,6 +40,28 @@ class StateVersions:
         if self._newest is None or self._newest.version != instance.fired:
             self._newest = self._copy()
         return self._newest
+
+    def newest_whole(self) -> State:
+        """Return the newest version with the node's whole state, if the node is a learner that can be saved."""
+        newest = self.newest()
+        if not self.instance.is_learner:
+            return newest
+        if self._whole is None or self._whole.version != newest.version:
+            self._whole = replace(newest, whole=self._save())
+        return self._whole
+
+    def _save(self) -> SavedState | None:
+        instance = self.instance
+        try:
+            state = instance.node.state_dict()
+            if not state:
+                return None
+            saved = SavedState.of(state)
+            if self._whole is None:
+                saved.parts()  # the first one shows that it can be written
+            return saved
+        except Exception as error:
+            raise NodeError(instance.key, "giving its `state_dict`", error) from error
 
     def _copy(self) -> State:
         instance = self.instance
@@ -68,11 +93,11 @@ class StateVersions:
 
         return take
 
-    def newest_view(self) -> Take:
-        """Return a function that takes the newest version."""
+    def newest_view(self, whole: bool = False) -> Take:
+        """Return a function that takes the newest version, with the node's whole state if this is asked for."""
 
         def take() -> Token:
-            state = self.newest()
+            state = self.newest_whole() if whole else self.newest()
             return state, state.clock
 
         return take

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from flowrl.core.batch import Batch, Rows, Schema, as_batch
+from flowrl.core.checkpoint import checkpoint_bytes
 from flowrl.core.config import Config as BaseConfig
-from flowrl.core.config import PartSpec, param, part
+from flowrl.core.config import PartSpec, param, part, parts
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out, StateOut
-from flowrl.core.state import State
+from flowrl.core.saved_state import SavedState
+from flowrl.core.state import Clock, Count, State
+from flowrl.machine.environment import library_versions
+from flowrl.nodes.configured_parts import configured_parts
 from flowrl.nodes.greedy_policy import GreedyPolicy
-from flowrl.nodes.models.saved_weights import check_no_nan
+from flowrl.nodes.learners.hook import Hook
+from flowrl.nodes.learners.hooks import AveragedWeights
+from flowrl.nodes.learners.warm_start import load_networks, read_learner_state
+from flowrl.nodes.models.saved_weights import check_names, check_no_nan
 from flowrl.nodes.observations import obs_columns_in
 from flowrl.nodes.policy import Policy, made_policy, policy_for_rows
 
@@ -25,6 +33,9 @@ class Learner(Node):
     role = "learner"
     data = In("samples")
     weights = StateOut("weights")
+    averaged = StateOut(
+        "weights", optional=True, about="the weights that the hook `averaged_weights` averages"
+    )
     priorities = Out(
         "priorities", optional=True, about="the priorities of the rows that were learned from"
     )
@@ -34,10 +45,19 @@ class Learner(Node):
         log_every_iters: int = param(
             100, "train iterations between two reports of mean metrics", ge=1
         )
+        begin_with: str | None = param(
+            None, "a checkpoint whose learner this one continues", min_length=1, file=True
+        )
+        only: list[str] | None = param(
+            None, "take only the weights of these networks from it; null: everything", min_length=1
+        )
+        hooks: Any = parts("hook", "what happens before and after train iterations")
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         policy = _policy_for_schema(config.policy, surroundings.inputs["data"])
+        _check_begin(config)
+        _check_averaged(config, surroundings)
         return Facts(
             outs={"priorities": {"priority": policy.priority_column()}},
             needs={"data": policy.learn_columns()},
@@ -56,22 +76,102 @@ class Learner(Node):
     def setup(self) -> None:
         self.policy = _policy_for_schema(self.config.policy, self.ctx.inputs.get("data"))
         self.mode = self.policy.learn_mode(self.ctx.seed_for("learn"))
-        self._metrics: dict[str, list[Any]] = {}  # since the last report
+        hooks: list[Hook] = configured_parts(self.config, "hooks", Hook)
+        self.hooks = sorted(hooks, key=lambda hook: hook.config.priority)
         self.train_iter = 0
+        self._is_uncounted = False  # whether the clock lacks the last train iteration
+        self._is_running = False  # whether the hooks know that the run has begun
+        self._metrics: dict[str, list[Any]] = {}  # not yet in the sums
+        self._sums: dict[
+            str, list[float]
+        ] = {}  # since the last report: each metric's sum and number
+        self._earlier = Count()  # the progress before this run
+        if self.config.begin_with is not None:
+            self._begin_with(Path(self.config.begin_with))
 
     def fire(self, data: Batch) -> Batch | None:
         """Do one train iteration; return the priorities of its rows, if the policy has any."""
-        result = self.mode.forward(data, self.policy.command(self.ctx.clock.total))
+        if not self._is_running:
+            self._is_running = True
+            for hook in self.hooks:
+                hook.before_run(self)
+        for hook in self.hooks:
+            hook.before_iter(self, data)
+        result = self.mode.forward(data, self.policy.command(self.progress))
         self.train_iter += 1
-        rewards = {"learned_reward_mean": data["reward"].mean()} if "reward" in data else {}
-        self._report({**result.metrics, **rewards})
+        self._is_uncounted = True  # the caller counts it, after the firing
+        self.add_metrics(result.metrics)
+        if "reward" in data:
+            self.add_metrics({"learned_reward_mean": data["reward"].mean()})
+        for hook in self.hooks:
+            hook.after_iter(self, data, result)
+        if self.train_iter % self.config.log_every_iters == 0:
+            self._report()
+        self._is_uncounted = False
         if result.priorities is None:
             return None
         return Batch({"priority": np.asarray(result.priorities, np.float32)})
 
+    @property
+    def progress(self) -> Count:
+        """The progress that schedules depend on, that before a continued run included."""
+        return Count(*map(sum, zip(self._earlier, self._clock.total, strict=True)))
+
+    @property
+    def _clock(self) -> Clock:
+        """The clock of the newest weights."""
+        clock = self.ctx.clock
+        return clock.add(self.ctx.key, train_iters=1) if self._is_uncounted else clock
+
     def state(self, port: str = "weights") -> State:
         """The current weights, with the command for the progress so far."""
-        return State(self.mode.weights(), self.policy.command(self.ctx.clock.total))
+        weights = self.mode.weights() if port == "weights" else self._averaged_weights()
+        return State(weights, self.policy.command(self.progress))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next train iteration depends on."""
+        self._sum_metrics()
+        return {
+            "mode": self.mode.state_dict(),
+            "train_iter": self.train_iter,
+            "progress": list(self.progress),
+            "metrics": {name: list(found) for name, found in self._sums.items()},
+            "hooks": {name: hook.state_dict() for name, hook in self._named_hooks().items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state. Hooks that it does not know begin anew, and those that only it has are left out."""
+        names = {"mode", "train_iter", "progress", "metrics", "hooks"}
+        check_names(self.ctx.key, state, names)
+        self.mode.load_state_dict(state["mode"])
+        self.train_iter = int(state["train_iter"])
+        now = self._clock.total
+        self._earlier = Count(*(int(n) - m for n, m in zip(state["progress"], now, strict=True)))
+        self._metrics = {}
+        self._sums = {name: list(found) for name, found in state["metrics"].items()}
+        for name, hook in self._named_hooks().items():
+            if name in state["hooks"]:
+                hook.load_state_dict(state["hooks"][name])
+
+    def close(self) -> None:
+        if self._is_running:
+            self._is_running = False
+            for hook in self.hooks:
+                hook.after_run(self)
+
+    # for hooks
+
+    def add_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Add to the metrics whose means the next report has: floats, or tensors of one number."""
+        # Tensors are converted only when they are needed, because that waits for their computation.
+        for name, value in metrics.items():
+            self._metrics.setdefault(name, []).append(value)
+
+    def save_as(self, name: str, replaces: str = "") -> None:
+        """Save a checkpoint of this name in the run's folder; remove the one that it replaces, if there is one."""
+        self.ctx.save_checkpoint(name, self._whole_state(), replaces=replaces)
+
+    # by hand
 
     def train(self, batch: Batch | Rows, env_steps: int = 0) -> Batch | None:
         """By hand: do one train iteration, after `env_steps` more env steps; return its priorities, if any."""
@@ -87,14 +187,111 @@ class Learner(Node):
         self.ctx.clock = self.ctx.clock.add(self.ctx.key, env_steps=env_steps, train_iters=1)
         return priorities
 
-    def _report(self, metrics: Mapping[str, Any]) -> None:
-        # Tensors are converted only when a report is due, because that waits for their computation.
-        for name, value in metrics.items():
-            self._metrics.setdefault(name, []).append(value)
-        if self.train_iter % self.config.log_every_iters == 0:
-            self.ctx.metrics({k: sum(map(float, v)) / len(v) for k, v in self._metrics.items()})
-            self._metrics = {}
-            check_no_nan(self.mode.weights())
+    def start(self, buffer: SampleSource, iters: int) -> None:
+        """By hand: do so many train iterations on batches that `buffer.sample()` returns.
+
+        A buffer with priorities has a method `update`, and is told those of each batch.
+        """
+        for _ in range(iters):
+            priorities = self.train(buffer.sample())
+            if priorities is not None and hasattr(buffer, "update"):
+                buffer.update(priorities["priority"])
+
+    def save(self, path: str | Path) -> None:
+        """By hand: write a checkpoint to a file."""
+        facts = {"libraries": library_versions()}
+        content = checkpoint_bytes({f"{self.ctx.key}.weights": self._whole_state()}, {}, facts)
+        Path(path).write_bytes(content)
+
+    def load(self, path: str | Path) -> None:
+        """By hand: continue from a checkpoint."""
+        self._continue_from(Path(path))
+
+    # the parts of it
+
+    def _whole_state(self) -> State:
+        weights = self.state()
+        saved = SavedState.of(self.state_dict())
+        clock = self._clock
+        version = clock.counts.get(self.ctx.key, Count()).train_iters
+        return State(weights.arrays, weights.command, version, clock, saved)
+
+    def _begin_with(self, path: Path) -> None:
+        only = self.config.only
+        if only is None:
+            self._continue_from(path)
+            return
+        state = read_learner_state(path, self.ctx.name)
+        left_out = load_networks(self.mode, state["mode"], only)
+        self.ctx.log(f"begins with {', '.join(only)} of {path}")
+        for line in left_out:
+            self.ctx.log(f"left out: {line}")
+
+    def _continue_from(self, path: Path) -> None:
+        try:
+            self.load_state_dict(read_learner_state(path, self.ctx.name))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if isinstance(error, UnsoundError):
+                raise
+            what = f"'{path}' does not fit the policy: {error}"
+            hint = "give the policy that was trained, its model included, or the networks that fit as `only`"
+            raise UnsoundError(what, hint, "begin_with") from error
+        self.ctx.log(f"continues {path} after {self.train_iter} train iterations")
+
+    def _named_hooks(self) -> dict[str, Hook]:
+        """The hooks by name: that of their class, with a number from the second of a class on."""
+        found: dict[str, Hook] = {}
+        for hook in self.hooks:
+            name = type(hook).__name__
+            same = sum(other.partition("#")[0] == name for other in found)
+            found[f"{name}#{same + 1}" if same else name] = hook
+        return found
+
+    def _averaged_weights(self) -> dict[str, Any]:
+        return next(h for h in self.hooks if isinstance(h, AveragedWeights)).averaged(self)
+
+    def _sum_metrics(self) -> None:
+        for name, values in self._metrics.items():
+            found = self._sums.setdefault(name, [0.0, 0])
+            for value in values:  # one by one: the sum does not depend on when it is asked for
+                found[0] += float(value)
+                found[1] += 1
+        self._metrics = {}
+
+    def _report(self) -> None:
+        self._sum_metrics()
+        self.ctx.metrics({name: total / n for name, (total, n) in self._sums.items()})
+        self._sums = {}
+        check_no_nan(self.mode.weights())
+
+
+class SampleSource(Protocol):
+    """A buffer, as `Learner.start` uses it."""
+
+    def sample(self) -> Any:
+        """Return a batch."""
+
+
+def _check_begin(config: Any) -> None:
+    """Refuse a checkpoint that does not exist, and `only` without one."""
+    path = config.begin_with
+    if path is None:
+        if config.only is not None:
+            what = "`only` names networks of a checkpoint, and there is no `begin_with`"
+            raise UnsoundError(what, "give the checkpoint's file as `begin_with`", "only")
+    elif not Path(path).is_file():
+        what = f"there is no checkpoint '{path}'"
+        hint = "a run writes them to its folder `checkpoints`"
+        raise UnsoundError(what, hint, "begin_with")
+
+
+def _check_averaged(config: Any, surroundings: Surroundings) -> None:
+    """Refuse a consumer of averaged weights without the hook that averages them."""
+    classes = [one.cls if isinstance(one, PartSpec) else type(one) for one in config.hooks]
+    has_average = any(issubclass(cls, AveragedWeights) for cls in classes)
+    if "averaged" in surroundings.connected_outputs and not has_average:
+        what = "the output `averaged` is connected, and no hook averages weights"
+        raise UnsoundError(what, "add `hooks: [averaged_weights]`", "hooks")
 
 
 def _policy_for_schema(policy: Any, schema: Schema | None) -> Policy:

@@ -156,6 +156,10 @@ class Network:
         views.update((name, buffer.cpu().clone()) for name, buffer in self._buffers.items())
         return {name: view.numpy() for name, view in views.items() if needed(name)}
 
+    def load_weights(self, arrays: Mapping[str, Array]) -> None:
+        """Copy arrays into all parameters and buffers."""
+        load_parameters(self.module, arrays)
+
     def state_dict(self) -> dict[str, Any]:
         return dict(self.weights())
 
@@ -259,6 +263,11 @@ class LearnedNumber(TrainableNetwork):
         """The number, as a tensor () with a gradient."""
         parameter: Tensor = self.module.value  # type: ignore[assignment]
         return parameter[0]
+
+
+def trainable_networks(owner: Any) -> dict[str, TrainableNetwork]:
+    """The attributes that are networks with an optimiser, by name."""
+    return {name: v for name, v in vars(owner).items() if isinstance(v, TrainableNetwork)}
 
 
 def map_values(values: Values, function: Callable[[Tensor], Tensor]) -> Values:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flowrl.core.batch import Array, Schema
+from flowrl.core.checkpoint import read_acting
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.json_text import parse_object
+from flowrl.core.errors import RunError
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.policy import (
@@ -83,7 +84,13 @@ class Expert(Policy):
     def _fixed_mode(self, mode: AnyActMode) -> AnyActMode:
         path = Path(self.config.checkpoint)
         try:
-            mode.load(read_weights(path))
+            state, _ = read_acting(path)
+        except RunError as error:
+            raise UnsoundError(
+                str(error), "give a checkpoint of a flowrl run", "checkpoint"
+            ) from error
+        try:
+            mode.load(state)
         except ValueError as error:
             what = f"'{path}' does not fit the policy: {error}"
             hint = "give the policy that was trained, its model included, as `trained`"
@@ -113,25 +120,3 @@ class FixedWeightsMode:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         load_act_mode_state(self.mode, state)
-
-
-def read_weights(path: Path) -> State:
-    """Read the weights of a checkpoint's first learner, with their command."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "numpy") as file:
-            info = parse_object(file.metadata()["flowrl"])
-            names = sorted(file.keys())
-            node = names[0].rpartition("/")[0]
-            own = [name for name in names if name.rpartition("/")[0] == node]
-            arrays = {name.rpartition("/")[2]: file.get_tensor(name) for name in own}
-        command = info["command"].get(node, {})
-        if not isinstance(command, dict):
-            raise ValueError(f"the command of '{node}' is no object")
-    except (
-        SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError,
-    ) as error:  # fmt: skip
-        what = f"'{path}' is not a checkpoint: {type(error).__name__}: {error}"
-        raise UnsoundError(what, "give a checkpoint of a flowrl run", "checkpoint") from error
-    return State(arrays, command)

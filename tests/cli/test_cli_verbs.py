@@ -123,14 +123,55 @@ def test_eval_of_what_is_no_run_is_refused(flowrl: Flowrl, folder: Path) -> None
     )
 
 
-def test_eval_of_a_run_without_a_checkpoint_says_so(flowrl: Flowrl, folder: Path) -> None:
+def test_eval_takes_a_checkpoint_by_its_name_or_file(flowrl: Flowrl, folder: Path) -> None:
+    flowrl("run", "g.yaml", "--train-iters", "9", "--out", "r", "--quiet")
+    best, last = (f"r/checkpoints/{name}.safetensors" for name in ("best", "last"))
+    for named, file in (("best", best), ("last", last), (best, best)):
+        status, printed, _ = flowrl("eval", "r", "--checkpoint", named, "--json")
+        assert (status, one_line(printed)["checkpoint"]) == (0, file)
+    status, _, err = flowrl("eval", "r", "--checkpoint", "lst")
+    assert (status, err) == (2, "flowrl: r: there is no checkpoint 'lst'; did you mean 'last'?\n")
+    status, _, err = flowrl("eval", "r", "--checkpoint", "none.safetensors")
+    assert (status, err[:44]) == (2, "flowrl: none.safetensors: there is no such f")
+
+
+def test_eval_of_a_run_without_an_evaluation_takes_the_last_checkpoint(
+    flowrl: Flowrl, folder: Path
+) -> None:
     flowrl("run", "g.yaml", "--train-iters", "1", "--out", "r")
+    status, printed, _ = flowrl("eval", "r", "--json")
+    assert (status, one_line(printed)["checkpoint"]) == (0, "r/checkpoints/last.safetensors")
+    (folder / "r" / "checkpoints" / "last.safetensors").unlink()
     status, _, err = flowrl("eval", "r")
-    assert (status, err) == (
-        1,
-        "flowrl: r/checkpoints/best.safetensors: there is no such checkpoint; "
-        "the run has not saved one yet\n",
-    )
+    assert (status, err) == (1, "flowrl: r: the run has saved no checkpoint yet\n")
+
+
+def test_run_continues_a_checkpoint(flowrl: Flowrl, folder: Path) -> None:
+    """The learner goes on with its state; without it, the same graph and seed would learn something else."""
+    limits = ("--train-iters", "4", "--quiet")
+    flowrl("run", "cartpole_dqn", *limits, "--out", "a")
+    continued = ("run", "cartpole_dqn", *limits, "--json", "--out")
+    digests = [
+        one_line(flowrl(*continued, out, *given)[1])["digest"]
+        for out, given in (
+            ("b", ("--from", "a")),
+            ("c", ("--from", "a/checkpoints/last.safetensors")),
+            ("d", ()),
+        )
+    ]
+    assert digests[0] == digests[1] != digests[2]
+    log = (folder / "b" / "logs" / "learner.log").read_text()
+    last = folder / "a" / "checkpoints" / "last.safetensors"
+    assert log == f"[0] continues {last} after 4 train iterations\n"
+
+
+def test_a_run_from_what_cannot_be_continued_is_refused(flowrl: Flowrl, folder: Path) -> None:
+    status, _, err = flowrl("run", "cartpole_dqn", "--from", "nothing")
+    assert (status, err[:41]) == (2, "flowrl: nothing: there is no such run her")
+    flowrl("run", "g.yaml", "--train-iters", "1", "--out", "r", "--quiet")
+    status, _, err = flowrl("run", "g.yaml", "--from", "r")
+    what = "no learner of the graph has the parameter `begin_with`"
+    assert (status, err) == (2, f"flowrl: --from r: {what}\n")
 
 
 def test_eval_of_a_graph_without_an_evaluator_says_so(flowrl: Flowrl, folder: Path) -> None:

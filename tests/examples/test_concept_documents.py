@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flowrl.core.batch import Batch
+from flowrl.core.checkpoint import checkpoint_bytes
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -18,7 +19,6 @@ from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.expert import Expert
 from flowrl.nodes.policies.random import Random
-from flowrl.runs.checkpoint import checkpoint_bytes
 
 ENV = Gymnasium(id="CartPole-v1")
 

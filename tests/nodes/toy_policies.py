@@ -54,6 +54,12 @@ class ToyLearn:
     def weights(self) -> dict[str, Array]:
         return {"w": np.array([self.weight], np.float32)}
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.weight = state["weight"]
+
 
 class ToyAct:
     def __init__(self) -> None:

@@ -43,6 +43,7 @@ def test_kinds_are_titles_and_nodes_come_first() -> None:
         "Nodes",
         "Envs",
         "Exploring steps",
+        "Hooks",
         "Layers",
         "Models",
         "Optimisers",

@@ -13,16 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from flowrl.core.checkpoint import read_acting
 from flowrl.core.errors import RunError, UsageError
 from flowrl.core.json_text import parse_json, parse_object
 from flowrl.nodes.env_managers.crash_files import CrashFile
-from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.evaluation import _version_warnings
 from flowrl.runs.learning_curves import read_run
 
 DEEP = "[" * 100_000
 META = {
-    "command": {"learner": {}},
+    "format": "flowrl checkpoint 1",
+    "act": {"learner": {"names": ["w"], "command": {}}},
+    "learn": {},
+    "digests": {"act": "520c9039935c76644a358d1a5aeb95c9ebbc6b9bad4c452db62c73bcb1ad7c59"},
     "version": 3,
     "env_steps": 4,
     "train_iters": 5,
@@ -62,7 +65,7 @@ def changes_of(content: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 def checkpoint(folder: Path, metadata: str) -> Path:
     path = folder / "c.safetensors"
-    save_file({"learner/w": np.zeros(2, np.float32)}, path, {"flowrl": metadata})
+    save_file({"act/learner/w": np.zeros(2, np.float32)}, path, {"flowrl": metadata})
     return path
 
 
@@ -81,10 +84,13 @@ def test_text_that_is_nested_too_deeply_is_a_value_error() -> None:
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        (json.dumps({**META, "command": [1]}), "'list' object has no attribute"),
-        (json.dumps({**META, "command": {"learner": 1}}), "the command of 'learner' is no object"),
+        (json.dumps({**META, "act": [1]}), "its 'act' is no object"),
+        (json.dumps({**META, "act": {"learner": 1}}), "the command of 'learner' is no object"),
+        (json.dumps({**META, "act": {}}), "it has no weights"),
         (json.dumps({**META, "env_steps": float("inf")}), "cannot convert float infinity"),
-        (json.dumps({"command": {}}), "it has no 'env_steps'"),
+        (json.dumps({**META, "digests": {}}), "it is damaged: the digest of its part 'act'"),
+        (json.dumps({**META, "format": "x"}), "its format is 'x'; expected 'flowrl checkpoint 1'"),
+        (json.dumps({"format": "flowrl checkpoint 1"}), "it has no 'act'"),
         (DEEP, "nested too deeply"),
         ("[]", "expected an object, not list"),
     ],
@@ -92,7 +98,7 @@ def test_text_that_is_nested_too_deeply_is_a_value_error() -> None:
 def test_a_malformed_checkpoint_is_refused(tmp_path: Path, metadata: str, message: str) -> None:
     path = checkpoint(tmp_path, metadata)
     with pytest.raises(RunError, match=f"{path}: is not a checkpoint of flowrl: .*{message}"):
-        read_checkpoint(path)
+        read_acting(path)
 
 
 @few
@@ -102,7 +108,7 @@ def test_a_changed_checkpoint_is_read_or_refused(meta: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = checkpoint(Path(folder), json.dumps(meta))
         try:
-            state, _ = read_checkpoint(path)
+            state, _ = read_acting(path)
             assert isinstance(state.command, dict)
         except RunError as error:
             refusal = str(error)

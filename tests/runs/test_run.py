@@ -13,13 +13,13 @@ import pytest
 
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.cluster.rendezvous import Rendezvous
+from flowrl.core.checkpoint import read_acting
 from flowrl.core.context import Record
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.graph.param_reader import written_params
 from flowrl.graph.yaml_text import parse_yaml
-from flowrl.runs.checkpoint import read_checkpoint
 from flowrl.runs.display import Watcher
 from flowrl.runs.folder import create_run_folder, read_jsonl
 from flowrl.runs.result import RunResult
@@ -185,13 +185,13 @@ def test_checkpoints_hold_the_best_and_the_last_weights(tmp_path: Path) -> None:
     made.run()
     assert made.executor is not None
     [weights] = made.executor.weights().values()
-    last, info = read_checkpoint(tmp_path / "r" / "checkpoints" / "last.safetensors")
+    last, info = read_acting(tmp_path / "r" / "checkpoints" / "last.safetensors")
     np.testing.assert_array_equal(last.arrays["sum"], weights.arrays["sum"])
     assert (last.version, last.command) == (5, {"half": 0.5})
     counts = {"env_steps": 100, "train_iters": 5}
     why = "5 train iterations were asked for"
     assert info == {"why": why, **counts, "node": "l.weights"}
-    best, info = read_checkpoint(tmp_path / "r" / "checkpoints" / "best.safetensors")
+    best, info = read_acting(tmp_path / "r" / "checkpoints" / "best.safetensors")
     assert best.version == 4
     assert info == {"eval_return": 4.0, "env_steps": 80, "train_iters": 4, "node": "e"}
 
@@ -200,9 +200,9 @@ def test_checkpoints_hold_the_best_and_the_last_weights(tmp_path: Path) -> None:
 def test_a_file_that_is_no_checkpoint_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(RunError, match="x: is not a checkpoint of flowrl: "):
-        read_checkpoint(tmp_path / "x")
+        read_acting(tmp_path / "x")
     with pytest.raises(RunError, match="y: there is no such checkpoint"):
-        read_checkpoint(tmp_path / "y")
+        read_acting(tmp_path / "y")
 
 
 def test_timings_add_up_for_each_instance(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ def test_a_failed_run_leaves_a_folder_that_says_why(tmp_path: Path) -> None:
     text = (tmp_path / "r" / "error.txt").read_text()
     assert text.index("ZeroDivisionError: no more") < text.index("flowrl.core.errors.NodeError")
     assert [row["return_mean"] for row in rows(tmp_path / "r")] == [2.0]
-    assert read_checkpoint(tmp_path / "r" / "checkpoints" / "best.safetensors")[0].version == 2
+    assert read_acting(tmp_path / "r" / "checkpoints" / "best.safetensors")[0].version == 2
 
 
 def test_a_node_that_cannot_be_made_leaves_such_a_folder_too(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 import flowrl
 from flowrl.core.batch import Column
+from flowrl.core.checkpoint import read_acting
 from flowrl.core.errors import RunError, UsageError
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.runs.checkpoint import read_checkpoint
 from tests.runs.test_run import EDGES, NODES
 from tests.toys.toy_runs import toy_graph
 
@@ -32,7 +32,7 @@ def actions_of(checkpoint: Path) -> list[int]:
     """The actions of a policy that is made by hand, with the weights of a checkpoint."""
     policy = Dqn(obs=Column("float32", (4,)), action=Column("int64", n=2), model=made_model())
     mode = policy.eval_mode(0)
-    mode.load(read_checkpoint(checkpoint)[0])
+    mode.load(read_acting(checkpoint)[0])
     return list(mode.forward(OBS)["action"])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import flowrl
-from flowrl.runs.evaluation import evaluate_best_checkpoint
+from flowrl.runs.evaluation import evaluate_checkpoint
 from flowrl.runs.plot import plot_runs
 from tests.sites.bundled_cases import (
     SEED,
@@ -178,7 +178,7 @@ def test_films_and_curves_are_equal_in_every_placement(project: Path) -> None:
     for out, placement in (("a", "serial"), ("b", VARIANTS[name][3])):
         run_variant(project, name, placement, out)
         with working_directory(project / out):
-            evaluation = evaluate_best_checkpoint(
+            evaluation = evaluate_checkpoint(
                 Path("r"), episodes=3, seed=5, video=Path("films")
             ).as_dict()
             plot_runs(["r"], "curve.png")

@@ -39,8 +39,12 @@ class WeightHistory:
     @property
     def state_bytes(self) -> int:
         """The bytes of one version."""
-        states = self._kept[0][2].values()
-        return sum(array.nbytes for state in states for array in state.arrays.values())
+        total = 0
+        for state in self._kept[0][2].values():
+            total += sum(array.nbytes for array in state.arrays.values())
+            if state.whole is not None:
+                total += sum(array.nbytes for array in state.whole.arrays.values())
+        return total
 
     # keeping
 

@@ -189,7 +189,7 @@ class SiteEdgeFactory(EdgeFactory):
         self, edge: Edge, replica: int, versions: StateVersions
     ) -> Callable[[], None]:
         output = self._state_output(edge, replica)
-        return lambda: output.append((versions.newest(), EMPTY_CLOCK))
+        return lambda: output.append((versions.newest_whole(), EMPTY_CLOCK))
 
     def _state_output(self, edge: Edge, replica: int) -> RemoteOutput:
         peer = self._layout.site_of[edge.to.node, replica]

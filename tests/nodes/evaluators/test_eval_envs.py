@@ -21,7 +21,7 @@ from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.wrappers.rewards import RewardClip
 from flowrl.nodes.evaluators.evaluator import Evaluator
-from flowrl.runs.evaluation import evaluate_best_checkpoint
+from flowrl.runs.evaluation import evaluate_checkpoint
 from flowrl.runtime.linked_nodes import context_of
 from tests.nodes.env_managers.manager_kinds import KINDS, open_manager
 from tests.nodes.toy_policies import Toy, weights
@@ -268,11 +268,11 @@ def test_what_is_no_manager_is_refused_in_words() -> None:
 
 def test_a_checkpoint_is_evaluated_in_linked_envs(tmp_path: Path) -> None:
     run_graph(GRAPH, "serial", tmp_path / "r", train_iters=30)
-    found = evaluate_best_checkpoint(tmp_path / "r", episodes=3)
+    found = evaluate_checkpoint(tmp_path / "r", episodes=3)
     nodes = {"evaluator": {**GRAPH["nodes"]["evaluator"], "env_count": 4}}
     unlinked = {**GRAPH, "nodes": nodes, "edges": GRAPH["edges"][1:]}
     run_graph(unlinked, "serial", tmp_path / "other", train_iters=30)
-    assert evaluate_best_checkpoint(tmp_path / "other", episodes=3).metrics == found.metrics
+    assert evaluate_checkpoint(tmp_path / "other", episodes=3).metrics == found.metrics
 
 
 @pytest.mark.slow

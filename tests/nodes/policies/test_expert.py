@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import flowrl
+from flowrl.core.checkpoint import checkpoint_bytes
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -17,7 +18,6 @@ from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.expert import Expert
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.r2d2 import R2d2
-from flowrl.runs.checkpoint import checkpoint_bytes
 from tests.nodes.learn_modes import DISCRETE, OBS
 from tests.nodes.scripted_envs import ScriptedEnvs
 

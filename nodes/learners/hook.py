@@ -1,0 +1,55 @@
+"""Hooks: parts of a learner that act before and after its run and each of its train iterations.
+
+A hook of your own is a subclass of `Hook`, named by its import path: `hooks: [{type: "mine:Watch", priority: 30}]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from flowrl.core.batch import Batch
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import Part, param
+from flowrl.nodes.attribute_state import load_attributes, state_of_attributes
+
+if TYPE_CHECKING:
+    from flowrl.nodes.learners.learner import Learner
+    from flowrl.nodes.policy import LearnResult
+
+
+class Hook(Part):
+    """The base of hooks. A subclass defines those of the four methods that it needs.
+
+    Its attributes are state, which is saved with the learner's: numbers, arrays and generators. Those whose names
+    begin with `_` are not.
+    """
+
+    kind = "hook"
+
+    class Config(BaseConfig):
+        priority: int = param(
+            100,
+            "hooks of a lower number come first, and those of equal numbers in the list's order",
+        )
+
+    def before_run(self, learner: Learner) -> None:
+        """Called once, before the learner's first train iteration of this run."""
+
+    def before_iter(self, learner: Learner, batch: Batch) -> None:
+        """Called before each train iteration."""
+
+    def after_iter(self, learner: Learner, batch: Batch, result: LearnResult) -> None:
+        """Called after each train iteration; `learner.train_iter` counts it already."""
+
+    def after_run(self, learner: Learner) -> None:
+        """Called once, when the learner is closed, also if the run has failed."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return state_of_attributes(self, self._not_state())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        load_attributes(self, state, self._not_state())
+
+    def _not_state(self) -> list[str]:
+        return [name for name in vars(self) if name.startswith("_") or name == "config"]

@@ -1,0 +1,192 @@
+"""Hooks of learners: when they are called, what the built-in ones do, and that they change no bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.core.batch import Array, Batch
+from flowrl.core.checkpoint import read_acting
+from flowrl.core.config import param
+from flowrl.core.context import CheckpointRecord, MetricsRecord
+from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.nodes.learners.hook import Hook
+from flowrl.nodes.learners.hooks import AveragedWeights, GradientStatistics, NanGuard, Save
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.policies.dqn import Dqn
+from tests.nodes.learn_modes import DISCRETE, OBS, rows, same_bits
+
+
+class Watch(Hook):
+    """Notes every call in a list that all of them share."""
+
+    class Config(Hook.Config):
+        name: str = param("", "name")
+
+    calls: list[Any] = []
+
+    def __init__(self, *args: Any, **params: Any) -> None:
+        super().__init__(*args, **params)
+        self.iters = 0
+
+    def note(self, what: str, learner: Any) -> None:
+        self.calls.append((self.config.name, what, learner.train_iter))
+
+    def before_run(self, learner: Any) -> None:
+        self.note("before_run", learner)
+
+    def before_iter(self, learner: Any, batch: Batch) -> None:
+        self.note("before_iter", learner)
+
+    def after_iter(self, learner: Any, batch: Batch, result: Any) -> None:
+        self.iters += len(batch) > 0 and "loss" in result.metrics
+        self.note("after_iter", learner)
+
+    def after_run(self, learner: Any) -> None:
+        self.note("after_run", learner)
+
+
+def learner_with(*hooks: Hook, **params: Any) -> Learner:
+    return Learner(policy=Dqn(obs=OBS, action=DISCRETE), hooks=list(hooks), **params)
+
+
+def train(learner: Learner, iters: int, first: int = 0) -> None:
+    for seed in range(first, first + iters):
+        learner.train(rows(seed=seed))
+
+
+def records(learner: Learner, kind: type) -> list[Any]:
+    return [record for record in learner.ctx.records if isinstance(record, kind)]
+
+
+def test_hooks_are_called_by_priority_and_then_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(Watch, "calls", calls)
+    learner = learner_with(Watch(name="b"), Watch(name="c"), Watch(name="a", priority=30))
+    train(learner, 2)
+    learner.close()
+    learner.close()  # the run has ended once only
+    expected = [("before_run", 0)]
+    for done in range(2):
+        expected += [("before_iter", done), ("after_iter", done + 1)]
+    expected.append(("after_run", 2))
+    assert calls == [(name, what, n) for what, n in expected for name in "abc"]
+
+
+def test_the_state_of_hooks_is_saved_with_the_learners(tmp_path: Path) -> None:
+    one, two = Watch(name="a"), Watch(name="b")
+    learner = learner_with(one, two)
+    train(learner, 2)
+    two.iters = 7
+    learner.save(tmp_path / "c")
+    found = [Watch(name="a"), Watch(name="b"), Watch(name="new")]
+    learner_with(*found, NanGuard(), begin_with=str(tmp_path / "c"))
+    assert [hook.iters for hook in found] == [2, 7, 0]
+
+
+def test_hooks_change_no_bits() -> None:
+    plain = learner_with()
+    hooks = [Save(every_iters=2), NanGuard(), AveragedWeights(), GradientStatistics(every_iters=1)]
+    hooked = learner_with(*hooks)
+    for learner in (plain, hooked):
+        train(learner, 6)
+    assert same_bits(plain.mode.state_dict(), hooked.mode.state_dict())
+
+
+def test_save_writes_checkpoints_and_replaces_old_ones(tmp_path: Path) -> None:
+    learner = learner_with(Save(every_iters=2, keep=2))
+    train(learner, 6)
+    found = records(learner, CheckpointRecord)
+    assert [(r.name, r.replaces) for r in found] == [
+        ("iter-2", "iter--2"),
+        ("iter-4", "iter-0"),
+        ("iter-6", "iter-2"),
+    ]
+    counted = learner.state_dict()
+    assert same_bits(dict(found[-1].state.whole.state_dict()), _as_saved(counted))
+    assert (found[-1].state.version, found[-1].state.clock.total.train_iters) == (6, 6)
+    kept = records(trained_with(Save(every_iters=3)), CheckpointRecord)
+    assert [(r.name, r.replaces) for r in kept] == [("iter-3", "")]
+
+
+def _as_saved(state: Any) -> Any:
+    from flowrl.core.saved_state import SavedState
+
+    return SavedState.of(state).state_dict()
+
+
+def trained_with(*hooks: Hook) -> Learner:
+    learner = learner_with(*hooks)
+    train(learner, 3)
+    return learner
+
+
+def test_the_nan_guard_ends_the_run_in_the_iteration_of_the_nan() -> None:
+    learner = learner_with(NanGuard())
+    reward = np.full(32, np.nan, np.float32)
+    with pytest.raises(ValueError, match="the metric 'loss' is nan in train iteration 1; take a l"):
+        learner.train(rows(reward=reward))
+    learner = learner_with(NanGuard(every_iters=2))
+    train(learner, 1)
+    learner.mode.q.optimiser.v[0] = np.nan  # it is in no metric of this iteration
+    with pytest.raises(ValueError, match=r"learning has diverged: .*'q/"):
+        train(learner, 1)
+
+
+def test_averaged_weights_follow_the_weights() -> None:
+    learner = learner_with(AveragedWeights(decay=0.75))
+    before = learner.state().arrays
+    np.testing.assert_equal(dict(learner.state("averaged").arrays), dict(before))
+    train(learner, 1)
+    after, averaged = learner.state().arrays, learner.state("averaged").arrays
+    assert averaged.keys() == after.keys()
+    for name, array in averaged.items():
+        np.testing.assert_allclose(array, 0.75 * before[name] + 0.25 * after[name], rtol=1e-6)
+    assert any((averaged[n] != after[n]).any() for n in after)
+
+
+def test_averaged_weights_without_the_hook_are_refused() -> None:
+    schema = {"obs": OBS, "action": DISCRETE}
+    config = learner_with().config
+    surroundings = Surroundings({"data": schema}, {}, frozenset({"averaged"}))
+    with pytest.raises(UnsoundError, match="no hook averages weights; add `hooks: "):
+        Learner.describe(config, surroundings)
+
+
+def test_gradient_statistics_are_metrics_of_each_network() -> None:
+    learner = learner_with(GradientStatistics(every_iters=2), log_every_iters=2)
+    train(learner, 2)
+    [metrics] = records(learner, MetricsRecord)
+    grad, weight = metrics.values["q_grad_norm"], metrics.values["q_weight_norm"]
+    assert grad == pytest.approx(float(learner.mode.q.grads.norm()))
+    assert 0 < metrics.values["q_change_share"] < 0.1
+    assert weight > 0
+
+
+def test_wrong_hooks_are_refused_in_words() -> None:
+    with pytest.raises(TypeError, match="hooks is the class Save; expected an object of it: Sav"):
+        learner_with(Save)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"hooks has 3; expected objects of subclasses of Hook"):
+        learner_with(3)  # type: ignore[arg-type]
+
+
+def test_a_learner_trains_by_hand_from_a_buffer(tmp_path: Path) -> None:
+    class Buffer:
+        drawn, told = 0, 0
+
+        def sample(self) -> Batch:
+            self.drawn += 1
+            return rows(seed=self.drawn)
+
+        def update(self, priorities: Array) -> None:
+            assert len(priorities) == 32
+            self.told += 1
+
+    buffer, learner = Buffer(), learner_with()
+    learner.start(buffer, 5)
+    assert (buffer.drawn, buffer.told, learner.train_iter) == (5, 5, 5)
+    learner.save(tmp_path / "c")
+    assert read_acting(tmp_path / "c")[1]["train_iters"] == 5
