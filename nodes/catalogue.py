@@ -60,6 +60,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "resize": "flowrl.nodes.envs.wrappers.images:Resize",
         "reward_clip": "flowrl.nodes.envs.wrappers.rewards:RewardClip",
         "reward_normalise": "flowrl.nodes.envs.wrappers.rewards:RewardNormalise",
+        "select": "flowrl.nodes.envs.wrappers.select:Select",
         "sticky_actions": "flowrl.nodes.envs.wrappers.actions:StickyActions",
         "action_repeat": "flowrl.nodes.envs.wrappers.actions:ActionRepeat",
         "action_scale": "flowrl.nodes.envs.wrappers.actions:ActionScale",

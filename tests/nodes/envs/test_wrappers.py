@@ -59,7 +59,7 @@ def play(env: Any, seed: int, actions: int = 40) -> list[Any]:
 
 
 def test_every_wrapper_is_tested_here() -> None:
-    assert {*PARAMS, "action_scale"} == set(CATALOGUE["wrapper"])
+    assert {*PARAMS, "action_scale", "select"} == set(CATALOGUE["wrapper"])
 
 
 @pytest.mark.parametrize("name", PARAMS)
@@ -69,6 +69,23 @@ def test_gymnasiums_checker_accepts_each_wrapped_env(name: str) -> None:
         warnings.filterwarnings("ignore", module="gymnasium")
         warnings.filterwarnings("ignore", message=".*WARN.*")
         check_env(make_game(make_wrapper(name, **PARAMS[name])), skip_render_check=True)
+
+
+def test_selected_components_are_observed_in_their_order() -> None:
+    env = Gymnasium(id="CartPole-v1", wrappers=[make_wrapper("select", keep=[2, 0])]).make(0)
+    plain = gymnasium.make("CartPole-v1")
+    check_env(env, skip_render_check=True)
+    obs, whole = env.reset(seed=3)[0], plain.reset(seed=3)[0]
+    np.testing.assert_array_equal(obs, whole[[2, 0]])
+    np.testing.assert_array_equal(env.step(1)[0], plain.step(1)[0][[2, 0]])
+    space = plain.observation_space
+    assert env.observation_space == Box(space.low[[2, 0]], space.high[[2, 0]], dtype=np.float32)
+
+
+@pytest.mark.parametrize("keep", [[4], [-1], [0, 0]])
+def test_components_that_there_are_not_are_refused(keep: list[int]) -> None:
+    with pytest.raises(UnsoundError, match=r"of 4 components, keep is .* name some of 0 to 3"):
+        Gymnasium(id="CartPole-v1", wrappers=[make_wrapper("select", keep=keep)]).make(0)
 
 
 def test_gymnasiums_checker_accepts_scaled_actions() -> None:
