@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
-from flowrl.core.config import param, part
+from flowrl.core.config import param
 from flowrl.nodes import losses
-from flowrl.nodes.acting import ActingStep, Columns, NetworkActMode, draw, greedy
-from flowrl.nodes.actor_critic import DEFAULT_MODEL
-from flowrl.nodes.algorithm import Algorithm, Net, TargetRule, UnrollRule, follows
-from flowrl.nodes.distributions import Categorical
+from flowrl.nodes.acting import ActingStep, Columns, NetworkActMode
+from flowrl.nodes.actor_critic import ActorCritic
+from flowrl.nodes.algorithm import Net, TargetRule, UnrollRule, follows
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.heads import LinearHead
 from flowrl.nodes.models.numpy_model import MEMORY, softmax
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from flowrl.nodes.models.networks import Network, TrainableNetwork
 
 
-class Acer(Algorithm):
+class Acer(ActorCritic):
     """Learns a policy and action values from sequences of steps, whose probabilities when collecting are a column.
 
     A collector outputs single steps, and a `sequence_buffer` cuts sequences from them.
@@ -34,11 +33,9 @@ class Acer(Algorithm):
     reads = ("obs", "next_obs", "action", "reward", "discount", "last", "valid", "behaviour")
     actions, other_algorithms = "discrete", "ppo or sac"
     unrolls: ClassVar[UnrollRule] = "always"
+    on_policy, learns_across_rows = False, False
 
-    class Config(Algorithm.Config):
-        model: Any = part(
-            "model", "the network of policy and values", shared="model", default=DEFAULT_MODEL
-        )
+    class Config(ActorCritic.Config):
         unroll_steps: int = param(16, "steps of a sequence; the same as in the buffer", ge=2)
         lr: Scheduled = scheduled(7e-4, "learning rate", gt=0)
         max_grad_norm: float | None = param(
@@ -59,35 +56,18 @@ class Acer(Algorithm):
             "limit of a gradient's slope in the divergence from the average policy; null: no limit",
             gt=0,
         )
-        value_weight: float = param(0.5, "weight of the values' error in the loss", ge=0)
-        entropy_weight: Scheduled = scheduled(
-            0.01, "weight of the policy's entropy in the loss", ge=0
-        )
-        eval_draws: bool = param(
-            False, "evaluations draw actions like collectors; if false, they take the most likely"
-        )
-
-    def setup(self) -> None:
-        self.distribution = Categorical(self.action)
 
     def networks(self) -> dict[str, Net]:
         heads = {**self.distribution.heads, "q": LinearHead(self.action_size)}
-        seen = {"obs": self.obs}
-        net = Net(self.model(), seen, heads, target=self.config.target, masked="logits")
-        return {"net": net}
-
-    def acting_heads(self) -> tuple[str, ...]:
-        return ("logits",)
+        seen, target = {"obs": self.obs}, self.config.target
+        return {"net": Net(self.model(), seen, heads, target=target, masked="logits")}
 
     def collect_columns(self) -> Schema:
         behaviour = Column("float32", (self.action_size,), low=0.0, high=1.0)
         return {"action": self.action, "behaviour": behaviour}
 
     def collect_steps(self) -> Sequence[ActingStep]:
-        return [behaviour_probabilities, draw(self.distribution)]
-
-    def eval_steps(self) -> Sequence[ActingStep]:
-        return [draw(self.distribution) if self.config.eval_draws else greedy("logits")]
+        return [behaviour_probabilities, *super().collect_steps()]
 
     @property
     def unroll_steps(self) -> None:
@@ -135,16 +115,12 @@ class Acer(Algorithm):
             """The Retrace targets of Q(s_t, a_t) (equation 5), shaped as `b.reward`."""
             ratio = losses.chosen(p[:, :-1], b.action) / losses.chosen(b.behaviour, b.action)
             q_t, v_tp1 = losses.chosen(q[:, :-1], b.action), (p * q).sum(-1)[:, 1:]
-            found = retrace(
-                ratio_tp1=in_time(ratio.roll(-1, 1)),
-                r_t=in_time(b.reward),
-                discount_t=in_time(b.discount),
-                q_t=in_time(q_t),
-                q_tp1=in_time(q_t.roll(-1, 1)),
-                v_tp1=in_time(v_tp1),
-                cut_t=in_time(b.last),
-                lambda_=self.config.retrace_lambda,
+            columns = (ratio.roll(-1, 1), b.reward, b.discount, q_t, q_t.roll(-1, 1), v_tp1, b.last)
+            ratio_tp1, r, discount, q_now, q_next, v_next, cut = (
+                to_numpy(column.flatten()) for column in columns
             )
+            lambda_ = self.config.retrace_lambda
+            found = retrace(ratio_tp1, r, discount, q_now, q_next, v_next, cut, lambda_)
             return tensor(found.astype(np.float32)).view(b.reward.shape)
 
         def unrolled(self, net: Network, b: LearnBatch) -> Any:
@@ -156,11 +132,6 @@ class Acer(Algorithm):
             """The mean of the values of valid steps, scaled by the weights of a prioritised buffer."""
             weighted = values * b.valid * (b.weight.unsqueeze(1) if "weight" in b else 1.0)
             return weighted.sum() / b.valid.sum().clamp(min=1)
-
-
-def in_time(column: Any) -> Array:
-    """A column of sequences (W, T) as one of steps (W T,), in the order of time."""
-    return to_numpy(column.flatten())
 
 
 def behaviour_probabilities(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
