@@ -22,6 +22,10 @@ SOLVED = {  # graph: the seeds on which it must reach its goal
     "minigrid_ppo": range(1),
     "pendulum_ppo": range(1),
     "cartpole_dqn_per": range(5),
+    **dict.fromkeys(("cartpole_a2c", "cartpole_acer", "cartpole_bc", "cartpole_c51"), range(1)),
+    **dict.fromkeys(("cartpole_impala", "cartpole_mdqn", "cartpole_pqn"), range(1)),
+    **dict.fromkeys(("cartpole_reinforce", "cartpole_sql", "cartpole_trpo"), range(1)),
+    "hiddencartpole_ppo": range(1),
 }
 SHORT = {  # graph: settings with which a few train iterations take a second or two
     "acrobot_ppo": {
