@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import flowrl
 from flowrl.core.batch import Column
 from flowrl.core.checkpoint import checkpoint_bytes, read_acting, read_whole
 from flowrl.core.errors import RunError
@@ -160,3 +162,20 @@ def test_networks_that_do_not_exist_are_refused(saved: Path) -> None:
     params: dict[str, Any] = {"model": Mlp(hidden=[3]), "dueling": False}
     with pytest.raises(UnsoundError, match="nothing of the network 'q' fits: q/"):
         dqn(action=Column("int64", n=5), **params, begin_with=str(saved), only=["q"])
+
+
+def test_check_refuses_a_checkpoint_that_is_not_there() -> None:
+    cases: tuple[tuple[dict[str, Any], str], ...] = (
+        (
+            {"begin_with": "none.safetensors"},
+            "there is no checkpoint '.*none.safetensors'; a run wr",
+        ),
+        (
+            {"only": ["q"]},
+            "`only` names networks of a checkpoint, and there is no `begin_with`; give",
+        ),
+    )
+    for sets, message in cases:
+        given = {f"learner.{name}": value for name, value in sets.items()}
+        [problem] = flowrl.load("cartpole_dqn", given).check().problems
+        assert re.search(message, str(problem))

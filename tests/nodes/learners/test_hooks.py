@@ -173,6 +173,22 @@ def test_wrong_hooks_are_refused_in_words() -> None:
         learner_with(3)  # type: ignore[arg-type]
 
 
+def test_a_hook_that_cannot_be_saved_is_refused_when_the_learner_is_made() -> None:
+    class Noting(Hook):
+        def __init__(self, *args: Any, **params: Any) -> None:
+            super().__init__(*args, **params)
+            self.history: list[float] = []
+
+    class Returning(Hook):
+        def state_dict(self) -> dict[str, Any]:
+            return {"seen": {1, 2}}
+
+    with pytest.raises(TypeError, match="history is a list, which a checkpoint cannot hold"):
+        learner_with(Noting())
+    with pytest.raises(TypeError, match="state/seen is a set, which a checkpoint cannot hold"):
+        learner_with(Returning())
+
+
 def test_a_learner_trains_by_hand_from_a_buffer(tmp_path: Path) -> None:
     class Buffer:
         drawn, told = 0, 0
