@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
     from flowrl.core.state import State
     from flowrl.runs.display import Watcher
+    from flowrl.runs.metrics_table import MetricsTable
     from flowrl.runs.result import RunResult
     from flowrl.runs.run import Run
     from flowrl.runs.seed_results import SeedResults
@@ -53,6 +54,7 @@ _MODULE_OF = {
         ("Facts", "MissingPackageError", "Node", "Surroundings", "UnsoundError"), "core.node"
     ),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "core.ports"),
+    "MetricsTable": "runs.metrics_table",
     "RecordSource": "runtime.records",
     "Run": "runs.run",
     "RunResult": "runs.result",
@@ -76,6 +78,7 @@ __all__ = [
     "In",
     "Link",
     "MetricsRecord",
+    "MetricsTable",
     "MissingPackageError",
     "Node",
     "NodeError",

@@ -18,7 +18,8 @@ from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.model import Limits
 from flowrl.machine.resource_limits import address_space_shortage
 from flowrl.runs.checkpoint_files import checkpoint_file
-from flowrl.runs.display import watcher_for
+from flowrl.runs.display import Watcher, Watchers, watcher_for
+from flowrl.runs.metrics_table import MetricsTable
 from flowrl.runs.result import RunResult, result_text
 from flowrl.runs.run import Run
 from flowrl.runs.run_names import existing_run_path
@@ -111,6 +112,9 @@ def run_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="write a hash of every token to the run's folder, for `flowrl diff RUN RUN`",
     )
+    parser.add_argument(
+        "--table", metavar="10s", help="print the newest metrics of all nodes so often, as a table"
+    )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
@@ -135,7 +139,7 @@ def run(arguments: Namespace) -> int:
         placement=arguments.placement or "serial",
         rendezvous=_rendezvous(arguments),
         hash_tokens=arguments.hash_tokens,
-        watcher=watcher_for(quiet=arguments.quiet or arguments.json),
+        watcher=_watcher(arguments),
         begun_s=arguments.begun_s,
     )
     try:
@@ -158,6 +162,10 @@ def _refuse_contradictions(arguments: Namespace) -> None:
         return
     if arguments.seed is not None:
         raise UsageError("--seed and --seeds exclude each other; --seeds 0,3,7 names several seeds")
+    if arguments.table is not None:
+        raise UsageError(
+            "--table is for one run; of several seeds, flowrl plot and TensorBoard show the metrics"
+        )
     if arguments.listen is not None:
         raise UsageError(
             "--listen and --seeds exclude each other, as each run would need hosts of its own; "
@@ -205,6 +213,13 @@ def _begin_settings(arguments: Namespace) -> list[str]:
     if not able:
         raise UsageError(f"--from {run}: no learner of the graph has the parameter `{BEGIN_PARAM}`")
     return [f"{name}.{BEGIN_PARAM}={json.dumps(str(path.absolute()))}" for name in able]
+
+
+def _watcher(arguments: Namespace) -> Watcher:
+    display = watcher_for(quiet=arguments.quiet or arguments.json)
+    if arguments.table is None:
+        return display
+    return Watchers(display, MetricsTable(shared.seconds_of("--table", arguments.table)))
 
 
 def _rendezvous(arguments: Namespace) -> Rendezvous | None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from flowrl.core.batch import Schema
+from flowrl.core.histogram import Histogram, histogram_of
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 T = TypeVar("T")
@@ -24,6 +25,13 @@ class MetricsRecord:
     """Metrics of one firing."""
 
     values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramsRecord:
+    """How arrays of one firing are spread, by name."""
+
+    histograms: Mapping[str, Histogram]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,13 @@ class ServiceExample:
 
 # A str is a line of the node's log.
 Record = (
-    MetricsRecord | CheckpointRecord | VerdictRecord | IrregularityRecord | DeferredEffect | str
+    MetricsRecord
+    | HistogramsRecord
+    | CheckpointRecord
+    | VerdictRecord
+    | IrregularityRecord
+    | DeferredEffect
+    | str
 )
 EffectTiming = Literal["at once", "later", "never"]
 
@@ -140,6 +154,13 @@ class Context:
         if reserved:
             raise ValueError(f"a metric cannot be named '{reserved[0]}'; every row has that column")
         self.emit(MetricsRecord({name: float(value) for name, value in values.items()}))
+
+    def histograms(self, arrays: Mapping[str, Any]) -> None:
+        """Record how the numbers of arrays are spread, for TensorBoard. Arrays without finite numbers are left out."""
+        made = {name: histogram_of(values) for name, values in arrays.items()}
+        found = {name: histogram for name, histogram in made.items() if histogram is not None}
+        if found:
+            self.emit(HistogramsRecord(found))
 
     def log(self, line: str) -> None:
         """Add a line to the node's log."""

@@ -10,7 +10,7 @@ summary.json       how the run ended (and error.txt, if it failed)
 checkpoints/       best.safetensors, last.safetensors
 logs/              a log for each instance
 tokens.bin         hashes of all tokens, with `run --hash-tokens`
-tb/                the metrics for TensorBoard
+tb/                the metrics and histograms for TensorBoard
 """
 
 from __future__ import annotations
@@ -25,8 +25,15 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from flowrl.core.checkpoint import SUFFIX, checkpoint_bytes
-from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, VerdictRecord
+from flowrl.core.context import (
+    CheckpointRecord,
+    HistogramsRecord,
+    MetricsRecord,
+    Record,
+    VerdictRecord,
+)
 from flowrl.core.errors import RunError, UsageError
+from flowrl.core.histogram import Histogram
 from flowrl.core.json_text import parse_object
 from flowrl.core.state import State
 from flowrl.graph.model import Graph
@@ -167,6 +174,8 @@ class RunFolder:
         """Write a record to the file for records of its kind."""
         if isinstance(record, MetricsRecord):
             self._append_metrics(source, record.values)
+        elif isinstance(record, HistogramsRecord):
+            self._add_histograms(source, record.histograms)
         elif isinstance(record, CheckpointRecord):
             self.write_checkpoint(record.name, {source.key: record.state}, dict(record.info))
             if record.replaces:
@@ -190,6 +199,11 @@ class RunFolder:
         with explain_disk_errors(self.path):
             if self._tensorboard is not None:
                 self._tensorboard.add(source.key, total.env_steps, values)
+
+    def _add_histograms(self, source: RecordSource, histograms: Mapping[str, Histogram]) -> None:
+        with explain_disk_errors(self.path):
+            if self._tensorboard is not None:
+                self._tensorboard.add_histograms(source.key, source.total.env_steps, histograms)
 
     def append_timings(
         self, wall_s: float, row: Callable[[], Mapping[str, Any]], now: bool = False

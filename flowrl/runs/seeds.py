@@ -8,6 +8,7 @@ DIR/plot.png     the learning curves
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -38,6 +39,7 @@ from flowrl.runtime.sites.graph_transfer import graph_on_this_machine, require_i
 
 SEEDS_FILE, PLOT_FILE, OUTPUT_FILE = "seeds.json", "plot.png", "output.txt"
 POLL_S = 0.25
+SIGNAL_EVERY_S = 0.25
 EXIT_WITHIN_S = 10.0  # after its result, a run's process has only to end
 NOT_STARTED = "it was stopped before this seed began"
 
@@ -217,7 +219,7 @@ class SeedRun:
         self.result: RunResult | None = None
         self._process: ChildProcess | None = None
         self._unread = b""
-        self._passed_on = 0
+        self._passed_on, self._passed_on_s = 0, -math.inf
 
     @property
     def is_active(self) -> bool:
@@ -249,15 +251,18 @@ class SeedRun:
     def pass_on(self, interrupts: int) -> None:
         """Pass signals on to the process: the first asks for a cut, the second stops it at once, the third kills it.
 
-        The first two are different signals, as the system delivers equal ones once if they come close together.
+        There is time between two of them. Otherwise the system may deliver the second to another thread of the process,
+        which does not wake a node that waits in the main thread.
         """
         assert self._process is not None
-        for number in range(self._passed_on + 1, interrupts + 1):
-            if number > 2:
-                self._process.kill()
-            elif self._process.exit_status() is None:
-                os.kill(self._process.pid, signal.SIGINT if number == 1 else signal.SIGTERM)
-        self._passed_on = interrupts
+        now_s = time.monotonic()
+        if self._passed_on >= interrupts or now_s - self._passed_on_s < SIGNAL_EVERY_S:
+            return
+        self._passed_on, self._passed_on_s = self._passed_on + 1, now_s
+        if self._passed_on > 2:
+            self._process.kill()
+        elif self._process.exit_status() is None:
+            os.kill(self._process.pid, signal.SIGINT)
 
     def end(self) -> str:
         """Wait for the process, which has closed its report, and return how it ended."""

@@ -5,10 +5,11 @@ measurement), so the format is written here. A file is a sequence of records: le
 checksum of the event. The checksum is CRC-32C, masked as TFRecord files mask it.
 
 An event is a protobuf with the fields wall_time 1, step 2, file_version 3 and summary 5; a summary has values 1; a
-value has tag 1, simple_value 2 and metadata 9. The metadata of a value without a number say which plugin reads it:
-plugin_data 1 has plugin_name 1 and content 2. The content for the page HPARAMS has version 1, and session_start_info 3
-(hparams 1, a map with the fields key 1 and value 2; start_time_secs 5) or session_end_info 4 (status 1,
-end_time_secs 2).
+value has tag 1, simple_value 2, histogram 5 and metadata 9. A histogram has the least number 1, the greatest 2, the
+count 3, the sum 4, the sum of squares 5, and for each bin its upper edge 6 and its count 7, both packed. The metadata
+of a value without a number say which plugin reads it: plugin_data 1 has plugin_name 1 and content 2. The content for
+the page HPARAMS has version 1, and session_start_info 3 (hparams 1, a map with the fields key 1 and value 2;
+start_time_secs 5) or session_end_info 4 (status 1, end_time_secs 2).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import functools
 import os
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from flowrl.core.histogram import Histogram
 
 FLUSH_EVERY_S = 2.0
 VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5  # protobuf wire types
@@ -40,6 +43,15 @@ class TensorBoardWriter:
         """Write the metrics of a node at an env step."""
         scalars = [_scalar(f"{node}/{name}", value) for name, value in values.items()]
         summary = b"".join(_field(1, BYTES, scalar) for scalar in scalars)
+        self._write(_field(2, VARINT, _varint(step)) + _field(5, BYTES, summary))
+
+    def add_histograms(self, node: str, step: int, histograms: Mapping[str, Histogram]) -> None:
+        """Write histograms of a node at an env step."""
+        values = [
+            _field(1, BYTES, f"{node}/{name}".encode()) + _field(5, BYTES, _histogram(histogram))
+            for name, histogram in histograms.items()
+        ]
+        summary = b"".join(_field(1, BYTES, value) for value in values)
         self._write(_field(2, VARINT, _varint(step)) + _field(5, BYTES, summary))
 
     def begin_session(self, settings: Mapping[str, bool | float | str]) -> None:
@@ -83,6 +95,18 @@ def _setting(value: bool | float | str) -> bytes:
     if isinstance(value, str):
         return _field(3, BYTES, value.encode())
     return _field(2, DOUBLE, struct.pack("<d", value))
+
+
+def _histogram(histogram: Histogram) -> bytes:
+    edges, counts = histogram.edges, histogram.counts
+    numbers = (edges[0], edges[-1], sum(counts), histogram.total, histogram.squares)
+    fields = [_field(k, DOUBLE, struct.pack("<d", x)) for k, x in enumerate(numbers, 1)]
+    fields += [_field(6, BYTES, _doubles(edges[1:])), _field(7, BYTES, _doubles(counts))]
+    return b"".join(fields)
+
+
+def _doubles(values: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(values)}d", *values)
 
 
 def _scalar(tag: str, value: float) -> bytes:

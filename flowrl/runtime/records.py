@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from flowrl.core.context import (
     CheckpointRecord,
+    HistogramsRecord,
     IrregularityRecord,
     MetricsRecord,
     Record,
@@ -46,7 +47,13 @@ class FailureRecord:
 
 # the records that a site sends; it keeps deferred effects to itself
 SentRecord = (
-    MetricsRecord | CheckpointRecord | VerdictRecord | IrregularityRecord | FailureRecord | str
+    MetricsRecord
+    | HistogramsRecord
+    | CheckpointRecord
+    | VerdictRecord
+    | IrregularityRecord
+    | FailureRecord
+    | str
 )
 RECORD: DataCodec[Any] = DataCodec(SentRecord)
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.demonstrations import required_columns
 from flowrl.nodes.buffers.pacing import check_pacing
 from flowrl.nodes.buffers.replay_buffer import RowReplayBuffer
@@ -192,8 +193,11 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             **self.counters.metrics("rows", self.count),
             "expired_rows": self.ring.removed,
             "late_rows": self.counters.late,
-            **self.ring.metrics(self._last_places, self.ctx.clock.total.train_iters),
+            **summary_metrics(self.measured()),
         }
+
+    def measured(self) -> dict[str, Array]:
+        return self.ring.measured(self._last_places, self.ctx.clock.total.train_iters)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "pending": self._pending.state_dict()}

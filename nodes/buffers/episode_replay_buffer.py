@@ -147,7 +147,10 @@ class EpisodeReplayBuffer(ReplayBuffer):
     def metrics(self) -> dict[str, float]:
         """Return the counters, and statistics of the lengths of all episodes."""
         counts = self.counters.metrics("episodes", self.count)
-        return {**counts, **summary_metrics({"length": self._lengths})}
+        return {**counts, **summary_metrics(self.measured())}
+
+    def measured(self) -> dict[str, Array]:
+        return {"length": self._lengths}
 
     def state_dict(self) -> dict[str, Any]:
         episodes = {"firsts": self._firsts.copy(), "lengths": self._lengths.copy()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from flowrl.core.batch import Batch, Column, Rows, as_batch
+from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.buffers.counters import summary_metrics
@@ -99,6 +99,8 @@ class NaiveReplayBuffer(RowReplayBuffer):
 
     def metrics(self) -> dict[str, float]:
         """Return the counters, and the age of the rows of the newest draw."""
+        return {**self.counters.metrics("rows", self.count), **summary_metrics(self.measured())}
+
+    def measured(self) -> dict[str, Array]:
         arrived = self.ring.metadata["train_iters"][self._last_places]
-        age = self.ctx.clock.total.train_iters - arrived
-        return {**self.counters.metrics("rows", self.count), **summary_metrics({"age_iters": age})}
+        return {"age_iters": self.ctx.clock.total.train_iters - arrived}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.core.batch import Batch, Rows, as_batch
+from flowrl.core.batch import Array, Batch, Rows, as_batch
 from flowrl.core.config import param, parts
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
@@ -55,6 +55,7 @@ class ReplayBuffer(Node):
         due = self.pacer.take_due(self.counters)
         batches = self.draw(due, self.config.batch_size) if due else []
         if self.counters.metrics_due(self.config.log_every_pushes):
+            self.ctx.histograms(self.measured())
             self.ctx.metrics({**self.metrics(), **self.pacer.metrics(self.counters)})
         return batches
 
@@ -77,6 +78,10 @@ class ReplayBuffer(Node):
 
     def metrics(self) -> dict[str, float]:
         """Return the counters, and statistics of the newest draw."""
+        raise NotImplementedError
+
+    def measured(self) -> dict[str, Array]:
+        """Return the arrays whose statistics are metrics, such as the priorities of the newest draw."""
         raise NotImplementedError
 
     def rows(self) -> Batch:

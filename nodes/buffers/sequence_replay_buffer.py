@@ -11,6 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Column, Rows, Schema, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.episodes.segments import recovered_columns
 from flowrl.nodes.buffers.episodes.sequences import SequenceCutter, sequence_priorities
 from flowrl.nodes.buffers.pacing import check_pacing
@@ -207,12 +208,14 @@ class SequenceReplayBuffer(ReplayBuffer):
 
     def metrics(self) -> dict[str, float]:
         """Return the counters, and statistics of the sequences of the newest draw."""
-        now = self.ctx.clock.total.train_iters
         return {
             **self.counters.metrics("sequences", self.count),
             "late_sequences": self.counters.late,
-            **self.sequences.metrics(self._last_places, now),
+            **summary_metrics(self.measured()),
         }
+
+    def measured(self) -> dict[str, Array]:
+        return self.sequences.measured(self._last_places, self.ctx.clock.total.train_iters)
 
     def state_dict(self) -> dict[str, Any]:
         sequences = self._sequences

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
-from flowrl.core.batch import Schema
+from flowrl.core.batch import Array, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, param, part
 from flowrl.core.errors import shortened_repr
@@ -152,7 +152,10 @@ class Collector(Node):
         self.reset_env(envs)
         self.reset_policy(policy or self.policy)
 
-    def _report(self, env_steps: int, episodes: Sequence[Episode], dropped_steps: int) -> None:
+    def _report(
+        self, env_steps: int, episodes: Sequence[Episode], dropped_steps: int, actions: Array
+    ) -> None:
+        """Count the steps and episodes of a token with these actions, and report metrics if they are due."""
         self.envstep += env_steps
         if self.config.counts:
             self.ctx.count(env_steps=env_steps, episodes=len(episodes))
@@ -163,6 +166,8 @@ class Collector(Node):
             metrics = episode_metrics(self._episodes)
             if self._dropped_steps:
                 metrics["dropped_steps"] = self._dropped_steps
+            returns = [episode.total for episode in self._episodes]
+            self.ctx.histograms({"return": returns, "action": actions})
             self.ctx.metrics(metrics)
             self._episodes, self._unreported_steps, self._dropped_steps = [], 0, 0
 

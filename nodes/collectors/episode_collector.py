@@ -95,7 +95,7 @@ class EpisodeCollector(Collector):
         episodes = [episode for collected in steps for episode in collected.episodes]
         taken_steps = sum(len(collected.columns["reward"]) for collected in steps)
         kept_steps = len(rows["last"])
-        self._report(kept_steps, episodes, taken_steps - kept_steps)
+        self._report(kept_steps, episodes, taken_steps - kept_steps, rows["action"])
         return Batch(flatten_columns(rows))
 
     def state_dict(self) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class SampleCollector(Collector):
                 dropped += pending.add(collected)
                 episodes += collected.episodes
         batch = pending.take(slicer, slices)
-        self._report(n, episodes, dropped)
+        self._report(n, episodes, dropped, batch["action"])
         return batch
 
     def _step_together(self, steps: int, slices: int) -> Iterator[CollectedSteps]:

@@ -192,6 +192,7 @@ class Evaluator(Node):
             if self._reaches_goal(confirmation):
                 evaluation = replace(evaluation, stop=True)
                 self.ctx.verdict(self._verdict(evaluation, confirmation))
+        self.ctx.histograms({"return": evaluation.returns})
         self.ctx.metrics(metrics)
         return evaluation
 

@@ -210,3 +210,17 @@ def test_an_error_of_the_system_names_the_file(
     monkeypatch.setattr("flowrl.cli.run.run", fail)
     status, _, err = flowrl("run", "g.yaml")
     assert (status, err) == (1, "flowrl: no/such/file: No such file or directory\n")
+
+
+def test_a_table_shows_the_newest_metrics_of_all_nodes(flowrl: Flowrl) -> None:
+    words = ("run", "g.yaml", "--train-iters", "4", "--table", "1h")
+    status, out, err = flowrl(*words, "--quiet")
+    head, *rows = [line for line in out.splitlines() if line]
+    assert (status, err) == (0, "")
+    assert head.endswith(" s, 40 env steps, 4 train iterations")
+    assert [row.split()[0] for row in rows] == ["e"]
+    assert " return_mean 4" in rows[0]
+    status, out, err = flowrl(*words, "--json")
+    assert one_line(out)["train_iters"] == 4
+    assert " return_mean 4" in err
+    assert "--table soon: expected a time" in flowrl("run", "g.yaml", "--table", "soon")[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +120,7 @@ def test_a_seed_that_fails_or_dies_does_not_lose_the_others(flowrl: Flowrl, fold
         (["--seeds", "2", "--seed", "1"], "flowrl: --seed and --seeds exclude each other"),
         (["--at-once", "2"], "flowrl: --at-once is for several seeds; add --seeds"),
         (["--seeds", "2", "--listen", "tcp://127.0.0.1:0"], "flowrl: --listen and --seeds exclude"),
+        (["--seeds", "2", "--table", "1s"], "flowrl: --table is for one run"),
         (["--seeds", "2", "--out", "."], "flowrl: --out .: . already contains a run"),
         (["--seeds", "2", "--out", "s"], "flowrl: --out s: s/seed1 already contains a run"),
         (["--seeds", "2", "--placement", "cloud"], "flowrl: --placement cloud: "),
@@ -166,22 +168,37 @@ def test_a_graph_without_evaluations_has_no_picture(flowrl: Flowrl, folder: Path
     assert whole["statistics"]["env_steps"]["deviation"] is None
 
 
+HANGING = """
+import threading
+from pathlib import Path
+
+from flowrl import Batch, In, Node
+
+class Hangs(Node):
+    data = In("samples")
+
+    def fire(self, data: Batch) -> None:
+        Path(f"{self.ctx.seed} hangs").touch()
+        threading.Event().wait()
+"""
+
+
 @pytest.mark.parametrize("signals", [1, 2])
 def test_ctrl_c_ends_all_seeds_and_keeps_their_results(signals: int, folder: Path) -> None:
-    write(
-        folder / "long.yaml",
-        {"a": {"type": "SignalSender", "firing": 3, "hangs": signals == 2}},
-        ["c -> a"],
-    )
+    (folder / "hanging.py").write_text(HANGING)
+    more = ({"a": {"type": "hanging:Hangs"}}, ["c -> a"]) if signals == 2 else ()
+    write(folder / "long.yaml", *more)
     words = ("run", "long.yaml", "--seeds", "3", "--at-once", "2", "--out", "s")
     with process(*words, folder=folder) as running:
         assert running.stdout is not None
         assert running.stderr is not None
-        evaluated: set[str] = set()
-        while len(evaluated) < 2:
-            line = running.stdout.readline()
-            if "return 2.0" in line:
-                evaluated.add(line.partition("seed ")[2][:1])
+        has_begun = (
+            folder / f"{seed} hangs" if signals == 2 else folder / f"s/seed{seed}/metrics.jsonl"
+            for seed in (0, 1)
+        )
+        for path in has_begun:
+            while not path.exists():
+                time.sleep(0.01)
         running.send_signal(signal.SIGINT)
         assert running.stderr.readline().startswith("stopping all seeds")
         if signals == 2:

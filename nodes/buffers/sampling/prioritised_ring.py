@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
-from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.sampling.priority_samplers import (
     ProportionalSampler,
     RankSampler,
@@ -97,10 +96,10 @@ class PrioritisedRing(Ring):
             "pushed_steps": self.metadata["env_steps"][places],
         }
 
-    def metrics(self, places: Array, train_iters: int) -> dict[str, float]:
-        """Return statistics of the rows at these places."""
+    def measured(self, places: Array, train_iters: int) -> dict[str, Array]:
+        """Return how often the rows at these places were used, their priorities and their ages."""
         found = self.bookkeeping(places, train_iters)
-        return summary_metrics({name: found[name] for name in ("use", "priority", "age_iters")})
+        return {name: found[name] for name in ("use", "priority", "age_iters")}
 
     def in_order(self) -> dict[str, Array]:
         """Return all live rows, the oldest first."""

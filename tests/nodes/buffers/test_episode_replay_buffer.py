@@ -105,7 +105,7 @@ def test_describe_states_the_columns_memory_and_needs() -> None:
 def test_a_firing_emits_batches_and_metrics() -> None:
     node = EpisodeReplayBuffer(batch_size=2, updates_per_push=3, log_every_pushes=1)
     assert len(node.fire(episodes((0, 3), (5, 1)))) == 3
-    (metrics,) = node.ctx.records
+    _, metrics = node.ctx.records
     assert isinstance(metrics, MetricsRecord)
     assert metrics.values["sampled_episodes"] == 6
     assert metrics.values["length_mean"] == 2

@@ -229,7 +229,7 @@ def test_metrics_report_the_age_of_drawn_rows() -> None:
     assert context.records == []
     context.clock = Clock({"learner": Count(train_iters=10)})
     node.fire(rows(), None)
-    (metrics,) = context.records
+    _, metrics = context.records
     assert isinstance(metrics, MetricsRecord)
     assert metrics.values == {
         "held_rows": 4,
