@@ -135,6 +135,15 @@ class Batch:
         """Return the table with some columns replaced or added."""
         return Batch({**self._columns, **columns})
 
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return the rows as a list of dicts, with read-only views of the arrays: `from_rows` is the inverse."""
+        return [{name: a[k] for name, a in self._columns.items()} for k in range(len(self))]
+
+    @staticmethod
+    def from_rows(rows: Sequence[Mapping[str, Any]]) -> Batch:
+        """Return the table of a list of rows. They are copied, and float64 becomes float32, as in values of envs."""
+        return as_batch("Batch.from_rows", rows)
+
     @staticmethod
     def concat(batches: Sequence[Batch]) -> Batch:
         """Return the rows of all batches, in order."""

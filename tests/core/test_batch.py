@@ -208,3 +208,17 @@ def test_what_is_no_batch_is_refused_in_words(
 ) -> None:
     with pytest.raises(error, match=words):
         as_batch("here", data)
+
+
+def test_rows_and_batches_are_each_others_inverse() -> None:
+    batch = Batch(
+        {"obs": np.arange(6, dtype=np.float32).reshape(3, 2), "done": np.array([0, 0, 1])}
+    )
+    rows = batch.to_rows()
+    assert [row["done"] for row in rows] == [0, 0, 1]
+    assert rows[2]["obs"].tolist() == [4, 5]
+    again = Batch.from_rows(rows)
+    assert again.schema == batch.schema
+    assert all((again[name] == batch[name]).all() for name in batch)
+    with pytest.raises(TypeError, match=r"^Batch.from_rows: 3 is not a batch; expected"):
+        Batch.from_rows(3)  # type: ignore[arg-type]
