@@ -143,7 +143,9 @@ def test_parameters_of_parts_are_one_in_a_line_too() -> None:
     graph = load_graph("cartpole_dqn").graph
     lines = params_text(graph).splitlines()
     at = lines.index("  policy:")
-    assert lines[at + 1 : at + 4] == ["    type: dqn", "    model:", "      type: mlp"]
+    assert lines[at + 1 : at + 3] == ["    type: dqn", "    gamma: 0.99"]
+    inner = lines.index("    model:", at)
+    assert lines[inner + 1] == "      type: mlp"
     assert parse_yaml("\n".join(lines), "params.yaml").plain() == {
         name: {"type": spec.type, **written_params(spec.config)}
         for name, spec in graph.nodes.items()
