@@ -4,8 +4,8 @@
     python -m bench zoo [GRAPH…] [--seeds 5] [--side N]    some graphs, N runs side by side
 
 Each run is stored in `bench/results/zoo/GRAPH.json` as soon as it ends, and is not repeated, so the command can be
-stopped and started again. A stored run is dropped when the resolved graph has changed. At the end `docs/zoo.md` is
-written from all results. Env steps do not depend on the machine; seconds do.
+stopped and started again. Stored runs are dropped when a graph's file has changed; after a change of an algorithm,
+delete its file of results. At the end `docs/zoo.md` is written from all results. Env steps do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.api import load
-from flowrl.graph.bundled import bundled_graphs
+from flowrl.graph.bundled import bundled_graphs, graphs_folder
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "zoo"
@@ -64,10 +65,12 @@ def runnable_graphs() -> list[str]:
 
 
 def graph_hash(graph: str) -> str:
-    """The identity of the resolved graph, without its seed."""
-    lines = load(graph).expand().splitlines()
-    text = "\n".join(line for line in lines if not line.startswith(("seed:", "#")))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """The identity of a graph: what its file says, and those that it extends, without comments and `about`."""
+    text = (graphs_folder() / f"{graph}.yaml").read_text(encoding="utf-8")
+    kept = [line for line in text.splitlines() if not line.startswith(("#", "about:"))]
+    found = hashlib.sha256("\n".join(kept).encode()).hexdigest()[:16]
+    base = re.search(r"^extends: (\w+)", text, re.M)
+    return found if base is None else f"{graph_hash(base[1])}+{found}"
 
 
 def missing_runs(graphs: Sequence[str], seeds: int) -> Iterator[tuple[str, str, int]]:
@@ -189,7 +192,8 @@ def page(results: Mapping[str, Any]) -> str:
         "A run is solved when an evaluation reaches the goal and as many unseen episodes confirm it. *Env steps*:",
         "the median over the seeds, with its 95 % bootstrap interval; a run that did not reach its goal counts with",
         "all its steps, and one without envs with its train iterations. *Curve*: the mean return of the evaluations,",
-        "as the median of the seeds, from the lowest to the highest.",
+        "as the median of the seeds, from the lowest to the highest. A row with fewer than five seeds, or a graph",
+        "without a row, awaits its runs.",
         "",
         "| graph | goal | solved | env steps | CPU s | curve |",
         "|---|---|---|---|---|---|",
