@@ -129,7 +129,7 @@ def test_a_problem_of_a_shared_env_is_reported_once(problems):
 
 def test_what_does_not_fit_is_reported_in_the_file_that_changed_it(problems):
     """The bundled graph has the policy; whoever changed the env can do something about it."""
-    what = "policy: dqn chooses one of n actions; the env takes float32[1]; try ppo"
+    what = "policy: dqn chooses one of n actions; the env takes float32[1]; try ppo, sac or td3"
     assert problems("""
         extends: cartpole_dqn
         nodes: {envs: {count: 4}, learner: {log_every_iters: 10}}
