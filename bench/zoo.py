@@ -5,7 +5,7 @@
 
 Each run is stored in `bench/results/zoo/GRAPH.json` as soon as it ends, and is not repeated, so the command can be
 stopped and started again. Stored runs are dropped when a graph's file has changed; after a change of an algorithm,
-delete its file of results. At the end `docs/zoo.md` is written from all results. Env steps do not depend on the machine.
+delete its file of results. At the end `docs/zoo.md` is written from all results.
 """
 
 from __future__ import annotations
