@@ -12,7 +12,7 @@ NO_INFO_COLUMNS: Mapping[str, Array] = {}
 
 
 class Episode(NamedTuple):
-    """A finished episode."""
+    """What is known of an episode once it has ended."""
 
     env_id: int
     total: float  # the sum of its rewards, not discounted

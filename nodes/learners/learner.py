@@ -271,7 +271,7 @@ class SampleSource(Protocol):
     """A buffer, as `Learner.start` uses it."""
 
     def sample(self) -> Any:
-        """Return a batch."""
+        """Return the rows of one train iteration."""
 
 
 def _check_begin(config: Any) -> None:

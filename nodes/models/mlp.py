@@ -8,7 +8,7 @@ from typing import Literal
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.features import feature_leaves, looks_like_image
-from flowrl.nodes.models.layers import BatchNormLayer, DenseLayer, Layer
+from flowrl.nodes.models.layers import Activation, BatchNormLayer, DenseLayer, Layer
 from flowrl.nodes.models.model import LayeredModel
 from flowrl.nodes.observations import ObsColumns
 
@@ -18,6 +18,7 @@ class Mlp(LayeredModel):
 
     class Config(LayeredModel.Config):
         hidden: list[int] = param([128, 128, 64], "width of each hidden layer")
+        activation: Activation = param("relu", "activation function after each hidden layer")
         norm: Literal[False, True, "batch"] = param(
             False,
             "normalise each hidden layer before its activation (layer norm); batch: the features and the outputs "

@@ -26,7 +26,7 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.features import Layout, feature_leaves
 from flowrl.nodes.models.heads import Heads, ImplicitHead
-from flowrl.nodes.models.layers import Activation, Initialisation, Layer
+from flowrl.nodes.models.layers import Initialisation, Layer
 from flowrl.nodes.models.numpy_model import (
     MEMORY,
     NumpyModel,
@@ -165,7 +165,6 @@ class LayeredModel(Model):
     """A model of an encoder, a trunk of layers, and heads. A subclass names the layers."""
 
     class Config(BaseConfig):
-        activation: Activation = param("relu", "activation function after each hidden layer")
         init: Initialisation = param(
             "uniform",
             "initial weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases",

@@ -165,7 +165,7 @@ class ThreadWorker:
         return 0
 
     def discard(self) -> None:
-        """Abandon the thread."""
+        """Leave the thread to itself, because threads cannot be ended: it stops after the call that it is in."""
         with self._loop.lock:
             self._loop.is_active = False
         self._wakeups.put(None)
