@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -117,6 +118,7 @@ def scheduled(default: float | Mapping[str, Any], about: str, **limits: Any) -> 
     return Field(value, description=about, json_schema_extra=extra, **limits)
 
 
+@functools.cache  # a learner asks in each train iteration
 def scheduled_fields(config: type[Config]) -> tuple[str, ...]:
     """The names of the parameters that `scheduled` declares."""
     extras = {name: info.json_schema_extra for name, info in config.model_fields.items()}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.core.config import param
-from flowrl.nodes.actor_critic import ActorCritic, ActorCriticLearnMode
-from flowrl.nodes.algorithm import Net
+from flowrl.core.config import param, part
+from flowrl.nodes.actor_critic import DEFAULT_MODEL, ActorCritic, ActorCriticLearnMode
+from flowrl.nodes.algorithm import Algorithm, Net
 from flowrl.nodes.lazy import tensor
 from flowrl.nodes.network_learn_mode import LearnBatch, to_numpy
 from flowrl.nodes.returns import discounted_returns, normalise
@@ -19,7 +19,16 @@ class Reinforce(ActorCritic):
     reads = ("obs", "reward", "last", "offset")
     unrolls = "never"
 
-    class Config(ActorCritic.Config):
+    class Config(Algorithm.Config):
+        model: Any = part(
+            "model", "the network of the policy", shared="model", default=DEFAULT_MODEL
+        )
+        entropy_weight: Scheduled = scheduled(
+            0.01, "weight of the policy's entropy in the loss", ge=0
+        )
+        eval_draws: bool = param(
+            False, "evaluations draw actions like collectors; if false, they take the most likely"
+        )
         normalise_returns: bool = param(
             True, "normalise the returns of a token to mean 0 and standard deviation 1"
         )

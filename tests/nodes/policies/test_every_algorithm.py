@@ -315,6 +315,30 @@ def test_every_scheduled_setting_changes_with_progress(name: str) -> None:
         assert changed.command(Count(env_steps=1000))[setting] == pytest.approx(0.25)
 
 
+# Settings that collectors and buffers read, and those of conditions that do not arise here.
+READ_ELSEWHERE = {"gamma", "nstep", "burn_in_steps"}
+
+
+@each_algorithm
+def test_every_setting_is_read(name: str) -> None:
+    """A setting that is inherited and not used would be ignored silently. (Schedules are read by `command`.)"""
+    cls, read = ALGORITHMS[name], set()
+
+    class RecordedConfig(cls.Config):  # type: ignore[misc, name-defined]
+        def __getattribute__(self, attribute: str) -> Any:
+            read.add(attribute)
+            return super().__getattribute__(attribute)
+
+    params = {**small_models(name), **SETTINGS.get(name, {})}
+    policy = cls(RecordedConfig(**params), obs=OBS, action=fitting_action(cls))
+    mode = policy.learn_mode(0)
+    learn(policy, mode, range(2))
+    for acting in (policy.collect_mode(0), policy.eval_mode(0)):
+        acting.load(state_of(policy, mode))
+        act(policy, acting, obs_rows(OBS, 3))
+    assert set(cls.Config.model_fields) - read - READ_ELSEWHERE == set()
+
+
 def bandit(policy: Algorithm, seed: int) -> tuple[Batch, Array, Array]:
     """Rows of one step each: the right action depends on the observation, and others are worse."""
     rng = np.random.default_rng(seed)
