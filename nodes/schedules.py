@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -118,11 +117,16 @@ def scheduled(default: float | Mapping[str, Any], about: str, **limits: Any) -> 
     return Field(value, description=about, json_schema_extra=extra, **limits)
 
 
-@functools.cache  # a learner asks in each train iteration
 def scheduled_fields(config: type[Config]) -> tuple[str, ...]:
     """The names of the parameters that `scheduled` declares."""
-    extras = {name: info.json_schema_extra for name, info in config.model_fields.items()}
-    return tuple(n for n, e in extras.items() if isinstance(e, dict) and e.get("scheduled"))
+    if config not in _SCHEDULED_FIELDS:  # a learner asks in each train iteration
+        extras = {name: info.json_schema_extra for name, info in config.model_fields.items()}
+        found = (n for n, e in extras.items() if isinstance(e, dict) and e.get("scheduled"))
+        _SCHEDULED_FIELDS[config] = tuple(found)
+    return _SCHEDULED_FIELDS[config]
+
+
+_SCHEDULED_FIELDS: dict[type[Config], tuple[str, ...]] = {}
 
 
 def current_value(setting: float | NumberSchedule, progress: Count) -> float:
