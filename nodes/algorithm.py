@@ -162,6 +162,7 @@ class Algorithm(Policy):
         self.name = type(self).__name__.lower()
         self._check_actions()
         self.explore = self._exploring_steps()
+        self._scheduled = self._scheduled_settings()
         self.setup()
         self.nets = {name: self._resolved(net) for name, net in self.networks().items()}
         self._check_memory()
@@ -245,12 +246,7 @@ class Algorithm(Policy):
         return getattr(self.config, "unroll_steps", None)
 
     def command(self, progress: Count) -> dict[str, float]:
-        c = self.config
-        found = {n: current_value(getattr(c, n), progress) for n in scheduled_fields(type(c))}
-        for step in self.explore:
-            for name in scheduled_fields(type(step.config)):
-                found[step.setting_name(name)] = current_value(getattr(step.config, name), progress)
-        return found
+        return {name: current_value(setting, progress) for name, setting in self._scheduled.items()}
 
     def learn_mode(self, seed: int) -> LearnMode:
         return self.Learn(self, seed)
@@ -287,6 +283,15 @@ class Algorithm(Policy):
             action_space=self.action,
             to_env=self.box.to_env if self.box else None,
         )
+
+    def _scheduled_settings(self) -> dict[str, Any]:
+        """The numbers and schedules of the algorithm and of its exploring steps, by their names in the command."""
+        config = self.config
+        found = {name: getattr(config, name) for name in scheduled_fields(type(config))}
+        for step in self.explore:
+            for name in scheduled_fields(type(step.config)):
+                found[step.setting_name(name)] = getattr(step.config, name)
+        return found
 
     def _exploring_steps(self) -> list[ExploringStep]:
         steps = configured_parts(self.config, "explore", ExploringStep)

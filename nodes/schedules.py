@@ -119,14 +119,8 @@ def scheduled(default: float | Mapping[str, Any], about: str, **limits: Any) -> 
 
 def scheduled_fields(config: type[Config]) -> tuple[str, ...]:
     """The names of the parameters that `scheduled` declares."""
-    if config not in _SCHEDULED_FIELDS:  # a learner asks in each train iteration
-        extras = {name: info.json_schema_extra for name, info in config.model_fields.items()}
-        found = (n for n, e in extras.items() if isinstance(e, dict) and e.get("scheduled"))
-        _SCHEDULED_FIELDS[config] = tuple(found)
-    return _SCHEDULED_FIELDS[config]
-
-
-_SCHEDULED_FIELDS: dict[type[Config], tuple[str, ...]] = {}
+    extras = {name: info.json_schema_extra for name, info in config.model_fields.items()}
+    return tuple(n for n, e in extras.items() if isinstance(e, dict) and e.get("scheduled"))
 
 
 def current_value(setting: float | NumberSchedule, progress: Count) -> float:
