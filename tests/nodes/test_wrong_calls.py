@@ -108,9 +108,7 @@ def test_parameters_by_position_are_refused() -> None:
         TypeError, match=r"Dqn takes its parameters by keyword, Dqn\(obs=…, action=…"
     ):
         Dqn(*CARTPOLE)  # type: ignore[misc, arg-type]
-    with pytest.raises(
-        TypeError, match=r"Mlp takes its parameters by keyword, Mlp\(activation=…, .*hidden=…"
-    ):
+    with pytest.raises(TypeError, match=r"Mlp takes its parameters by keyword, Mlp\(.*hidden=…"):
         Mlp([64, 64])  # type: ignore[arg-type]
 
 
