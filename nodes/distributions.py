@@ -12,7 +12,13 @@ from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import FreeHead, Heads, LinearHead
-from flowrl.nodes.models.sampling import LOG_2PI, argmax, sample_categorical, sample_gaussian
+from flowrl.nodes.models.sampling import (
+    LOG_2PI,
+    argmax,
+    sample_categorical,
+    sample_gaussian,
+    uniform_allowed,
+)
 
 UNIT_NORMAL_ENTROPY = 0.5 + 0.5 * LOG_2PI
 
@@ -60,6 +66,28 @@ def choice_counts(action: Column) -> Array | None:
     if np.any(low) or not np.isfinite(high).all():
         return None
     return high.astype(np.int64) + 1
+
+
+def uniform_choices(action: Column, rows: int, rng: np.random.Generator) -> Array:
+    """Discrete actions (rows, …), each drawn uniformly from its values."""
+    size, dtype = (rows, *action.shape), np.dtype(action.dtype)
+    if action.n is not None:
+        return rng.integers(action.n, size=size, dtype=dtype)
+    low, high = (bound.reshape(action.shape) for bound in action_bounds(action))
+    return rng.integers(low, high, size, dtype=dtype, endpoint=True)
+
+
+def uniform_allowed_choices(action: Column, allowed: Array, rng: np.random.Generator) -> Array:
+    """Discrete actions (B, …), each drawn uniformly from those of its values that the mask allows.
+
+    The mask (B, n) has a flag for each value of each action.
+    """
+    counts = choice_counts(action)
+    if counts is None:
+        raise ValueError(f"a mask needs actions that count from 0, and these are {action}")
+    masks = np.split(allowed, np.cumsum(counts)[:-1], axis=1)
+    chosen = [uniform_allowed(mask, rng) for mask in masks]
+    return np.stack(chosen, 1).reshape(-1, *action.shape).astype(action.dtype, copy=False)
 
 
 def action_bounds(action: Column) -> tuple[Array, Array]:

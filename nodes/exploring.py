@@ -13,7 +13,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.acting import Columns, NetworkActMode
-from flowrl.nodes.models import sampling
+from flowrl.nodes.distributions import uniform_allowed_choices, uniform_choices
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -125,9 +125,9 @@ def replace_by_random(
     if np.dtype(space.dtype).kind == "f":
         random: Array = rng.uniform(-1, 1, action.shape).astype(np.float32)
     elif obs.dtype.names is not None and ACTION_MASK in obs.dtype.names:
-        random = sampling.uniform_allowed(obs[ACTION_MASK] != 0, rng)
+        random = uniform_allowed_choices(space, obs[ACTION_MASK] != 0, rng)
     else:
-        random = rng.integers(space.n or 0, size=action.shape)
+        random = uniform_choices(space, len(action), rng)
     columns["action"] = np.where(explores.reshape(-1, *[1] * (action.ndim - 1)), random, action)
 
 

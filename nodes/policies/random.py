@@ -10,10 +10,14 @@ import numpy as np
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
-from flowrl.nodes.distributions import action_bounds, choice_counts
+from flowrl.nodes.distributions import (
+    action_bounds,
+    choice_counts,
+    uniform_allowed_choices,
+    uniform_choices,
+)
 from flowrl.nodes.models.action_mask import has_mask
 from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.models.sampling import uniform_allowed
 from flowrl.nodes.policy import ActMode, LearnMode, Policy
 
 
@@ -34,7 +38,7 @@ class Random(Policy):
     def eval_mode(self, seed: int) -> ActMode:
         counts = None if np.dtype(self.action.dtype).kind == "f" else choice_counts(self.action)
         if counts is not None and has_mask(self.obs, int(counts.sum())):
-            return RandomAllowedMode(self.action, counts, seed)
+            return RandomAllowedMode(self.action, seed)
         return RandomMode(self.action, seed)
 
     def _refuse_to_learn(self) -> NoReturn:
@@ -64,25 +68,19 @@ class RandomMode:
 class RandomAllowedMode(RandomMode):
     """Draws each choice uniformly from the values that the observed mask allows."""
 
-    def __init__(self, action: Column, counts: Array, seed: int) -> None:
+    def __init__(self, action: Column, seed: int) -> None:
         super().__init__(action, seed)
-        self._action, self._ends = action, np.cumsum(counts)[:-1]
+        self._action = action
 
     def forward(self, obs: Array) -> dict[str, Array]:
-        masks = np.split(obs[ACTION_MASK] != 0, self._ends, axis=1)
-        actions = np.stack([uniform_allowed(mask, self._rng) for mask in masks], 1)
-        shaped = actions.reshape(-1, *self._action.shape)
-        return {"action": shaped.astype(self._action.dtype, copy=False)}
+        return {"action": uniform_allowed_choices(self._action, obs[ACTION_MASK] != 0, self._rng)}
 
 
 def _sampler(action: Column, rng: np.random.Generator) -> Callable[[int], Array]:
     dtype, shape = np.dtype(action.dtype), action.shape
-    if action.n is not None:
-        n = action.n
-        return lambda rows: rng.integers(n, size=(rows, *shape), dtype=dtype)
-    low, high = (bound.reshape(shape) for bound in action_bounds(action))
     if dtype.kind != "f":
-        return lambda rows: rng.integers(low, high, (rows, *shape), dtype=dtype, endpoint=True)
+        return lambda rows: uniform_choices(action, rows, rng)
+    low, high = (bound.reshape(shape) for bound in action_bounds(action))
     if np.isfinite(low).all() and np.isfinite(high).all():
         return lambda rows: rng.uniform(low, high, (rows, *shape)).astype(dtype)
     return lambda rows: np.clip(rng.standard_normal((rows, *shape)), low, high).astype(dtype)

@@ -26,6 +26,7 @@ from flowrl.nodes.exploring import (
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.origin import ENV_COLUMN
+from flowrl.nodes.policies.bc import Bc
 from flowrl.nodes.policies.ddpg import Ddpg
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
@@ -88,6 +89,50 @@ def test_random_actions_obey_the_mask() -> None:
     counts = np.bincount(columns["action"], minlength=3)
     assert counts[1] == 0
     assert counts[[0, 2]] == pytest.approx([1500, 1500], abs=150)
+
+
+SEVERAL = {  # actions of two choices with 3 and 2 values, and of two with 3 values each
+    "choices": (Column("int64", (2,), low=0, high=np.array([2, 1])), [3, 2]),
+    "equal choices": (Column("int64", (2,), n=3), [3, 3]),
+}
+
+
+@pytest.mark.parametrize("space", SEVERAL)
+def test_random_actions_draw_each_of_several_choices(space: str) -> None:
+    action, counts = SEVERAL[space]
+    columns = {"action": np.full((30_000, 2), 9)}
+    step = RandomActions()
+    step(columns, np.zeros((30_000, 4)), acting(action, **{"explore.0.share": 0.5}))
+    kept = columns["action"] == 9
+    assert (kept[:, 0] == kept[:, 1]).all()  # the choices of a row are replaced together
+    assert kept[:, 0].mean() == pytest.approx(0.5, abs=0.02)
+    drawn = columns["action"][~kept[:, 0]]
+    for choice, count in enumerate(counts):
+        shares = np.bincount(drawn[:, choice], minlength=count) / len(drawn)
+        assert shares == pytest.approx([1 / count] * count, abs=0.02)
+
+
+@pytest.mark.parametrize("space", SEVERAL)
+def test_random_actions_obey_the_mask_of_several_choices(space: str) -> None:
+    action, counts = SEVERAL[space]
+    nested = NestedColumns({"action_mask": Column("int8", (sum(counts),), n=2), "x": OBS})
+    obs = nested.empty(3000)
+    obs["action_mask"], obs["x"] = [1, 0, 1, 0, *[1] * (sum(counts) - 4)], 0
+    columns = {"action": np.zeros((3000, 2), np.int64)}
+    RandomActions()(columns, obs, acting(action, **{"explore.0.share": 1.0}))
+    first, second = (np.bincount(columns["action"][:, i], minlength=3) for i in (0, 1))
+    assert first[[0, 2]] == pytest.approx([1500, 1500], abs=150)
+    assert second[0] == 0
+    assert first.sum() == second.sum() == 3000
+
+
+def test_a_policy_of_several_choices_explores_by_random_actions() -> None:
+    action, _ = SEVERAL["choices"]
+    policy = Bc(obs=OBS, action=action, model=Mlp(hidden=[]), explore=[RandomActions(share=1)])
+    mode = policy.collect_mode(0)
+    mode.load(State(policy.learn_mode(0).weights(), policy.command(Count())))
+    found = mode.forward(np.ones((400, 4), np.float32))["action"]
+    assert {tuple(row) for row in found.tolist()} == {(i, j) for i in range(3) for j in range(2)}
 
 
 def test_each_episode_keeps_its_rung_of_the_ladder_and_explores_by_it() -> None:
