@@ -15,8 +15,9 @@ import numpy as np
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.state import State
 from flowrl.nodes.distributions import Distribution, action_bounds
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models import sampling
-from flowrl.nodes.models.action_mask import mask_scores
+from flowrl.nodes.models.action_mask import mask_scores, mask_tensor
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.model import InferenceModel
 from flowrl.nodes.models.numpy_model import MEMORY
@@ -25,10 +26,23 @@ Columns = dict[str, Array]
 
 
 class ActingStep(Protocol):
-    """A step of a chain."""
+    """A step of a chain.
+
+    A step that can be exported has an attribute `in_torch`, a function of the columns and observations as tensors
+    (nested ones by leaf) that does the same. `exportable` sets it.
+    """
 
     def __call__(self, columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         """Change the columns of the observations (B, …)."""
+
+
+TensorStep = Callable[[dict[str, Any], Any], None]
+
+
+def exportable(step: ActingStep, in_torch: TensorStep) -> ActingStep:
+    """The step with what it does in torch, so that a policy that acts by it can be exported."""
+    step.in_torch = in_torch  # type: ignore[attr-defined]
+    return step
 
 
 class NetworkActMode:
@@ -98,7 +112,10 @@ def obey_mask(head: str, each: bool = False) -> ActingStep:
     def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns[head] = mask_scores(columns[head], obs, each)
 
-    return step
+    def in_torch(columns: dict[str, Any], obs: Any) -> None:
+        columns[head] = mask_tensor(columns[head], obs[ACTION_MASK], each)
+
+    return exportable(step, in_torch)
 
 
 def greedy(head: str) -> ActingStep:
@@ -107,7 +124,10 @@ def greedy(head: str) -> ActingStep:
     def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns["action"] = sampling.argmax(columns[head])
 
-    return step
+    def in_torch(columns: dict[str, Any], obs: Any) -> None:
+        columns["action"] = columns[head].argmax(-1)
+
+    return exportable(step, in_torch)
 
 
 def epsilon_greedy(head: str, setting: str = "epsilon") -> ActingStep:
@@ -142,7 +162,10 @@ def expected_values(head: str, atoms: Array) -> ActingStep:
         p = np.exp(logits - logits.max(-1, keepdims=True))
         columns[head] = (p @ atoms) / p.sum(-1)
 
-    return step
+    def in_torch(columns: dict[str, Any], obs: Any) -> None:
+        columns[head] = columns[head].softmax(-1) @ torch.from_numpy(atoms)
+
+    return exportable(step, in_torch)
 
 
 def quantile_means(head: str, axis: int = -1) -> ActingStep:
@@ -151,7 +174,10 @@ def quantile_means(head: str, axis: int = -1) -> ActingStep:
     def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns[head] = columns[head].mean(axis)
 
-    return step
+    def in_torch(columns: dict[str, Any], obs: Any) -> None:
+        columns[head] = columns[head].mean(axis)
+
+    return exportable(step, in_torch)
 
 
 # Steps that draw from a distribution of actions
@@ -172,7 +198,10 @@ def most_likely(distribution: Distribution) -> ActingStep:
     def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns.update(distribution.mode(columns))
 
-    return step
+    def in_torch(columns: dict[str, Any], obs: Any) -> None:
+        columns["action"] = distribution.mode_in_torch(columns)
+
+    return exportable(step, in_torch)
 
 
 # Steps for real-valued actions in (-1, 1)
@@ -184,7 +213,10 @@ def tanh_action(head: str) -> ActingStep:
     def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
         columns["action"] = np.tanh(columns[head])
 
-    return step
+    def in_torch(columns: dict[str, Any], obs: Any) -> None:
+        columns["action"] = columns[head].tanh()
+
+    return exportable(step, in_torch)
 
 
 def draw_squashed(mean: str, log_std: str) -> ActingStep:

@@ -269,20 +269,27 @@ class Algorithm(Policy):
     ) -> NetworkActMode:
         net = self.nets[self.acting_network]
         rng = np.random.default_rng(seed)
-        heads = self.acting_heads()
-        masked = self.masks and net.masked in heads
-        masks = [obey_mask(net.masked, net.masks_each)] if masked else []
         return NetworkActMode(
             net.model.inference_model(
-                net.inputs["obs"], net.heads, heads, rng if explores else None
+                net.inputs["obs"], net.heads, self.acting_heads(), rng if explores else None
             ),
-            [*masks, *steps],
+            [*self._mask_steps(), *steps],
             outputs,
             memory=net.model.memory_columns(),
             rng=rng,
             action_space=self.action,
             to_env=self.box.to_env if self.box else None,
         )
+
+    def eval_chain(self) -> list[ActingStep]:
+        """All steps from the acting heads to greedy actions, the action mask included."""
+        return [*self._mask_steps(), *self.eval_steps()]
+
+    def _mask_steps(self) -> list[ActingStep]:
+        """The step by which the acting network's masked head obeys the action mask, if there is one."""
+        net = self.nets[self.acting_network]
+        masked = self.masks and net.masked in self.acting_heads()
+        return [obey_mask(net.masked, net.masks_each)] if masked else []
 
     def _scheduled_settings(self) -> dict[str, Any]:
         """The numbers and schedules of the algorithm and of its exploring steps, by their names in the command."""

@@ -38,6 +38,9 @@ class Distribution(Protocol):
     def mode(self, heads: HeadArrays) -> dict[str, Array]:
         """The most likely actions."""
 
+    def mode_in_torch(self, heads: Mapping[str, Any]) -> Any:
+        """The most likely actions (B, …) as a tensor, for exported policies."""
+
     def logp_entropy(self, heads: Mapping[str, Any], b: Any) -> tuple[Any, Any]:
         """For each row (…), the logarithm of the likelihood of the batch's actions, and the entropy."""
 
@@ -115,6 +118,9 @@ class Categorical:
     def mode(self, heads: HeadArrays) -> dict[str, Array]:
         return {"action": argmax(heads["logits"]).astype(self.dtype, copy=False)}
 
+    def mode_in_torch(self, heads: Mapping[str, Any]) -> Any:
+        return heads["logits"].argmax(-1)
+
     def logp_entropy(self, heads: Mapping[str, Any], b: Any) -> tuple[Any, Any]:
         return _categorical_logp_entropy(heads["logits"], b.action.unsqueeze(-1))
 
@@ -148,6 +154,10 @@ class MultiCategorical:
 
     def mode(self, heads: HeadArrays) -> dict[str, Array]:
         return {"action": self._reshaped(argmax(self._padded_logits(heads["logits"])))}
+
+    def mode_in_torch(self, heads: Mapping[str, Any]) -> Any:
+        chosen = [logits.argmax(-1) for logits in self._choices(heads["logits"])]
+        return torch.stack(chosen, -1).reshape(-1, *self.action.shape)
 
     def logp_entropy(self, heads: Mapping[str, Any], b: Any) -> tuple[Any, Any]:
         actions = b.action.reshape(*heads["logits"].shape[:-1], -1).long()
@@ -211,6 +221,10 @@ class DiagonalGaussian:
 
     def mode(self, heads: HeadArrays) -> dict[str, Array]:
         return {"action": self._clipped(heads["mean"])}
+
+    def mode_in_torch(self, heads: Mapping[str, Any]) -> Any:
+        low, high = torch.from_numpy(self.low), torch.from_numpy(self.high)
+        return heads["mean"].clamp(low, high).reshape(-1, *self.action.shape)
 
     def logp_entropy(self, heads: Mapping[str, Any], b: Any) -> tuple[Any, Any]:
         log_std = heads["log_std"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ class GreedyPolicy:
 
     def __init__(self, policy: Policy, weights: State | None = None, seed: int = 0) -> None:
         """`weights` may be omitted for a policy that acts without them."""
-        self.policy = policy
+        self.policy, self._weights = policy, weights
         self._mode: Any = policy.eval_mode(seed)
         if weights is not None:
             self._mode.load(weights)
@@ -47,6 +48,15 @@ class GreedyPolicy:
         for name, array in self.memory.items():
             self.memory[name] = array.copy()
             self.memory[name][rows] = 0
+
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write what the policy does as an ONNX file, which maps a batch of observations to actions.
+
+        Its inputs are `obs` (B, …), or the leaves of nested observations by name, and its output is `action` (B, …).
+        """
+        from flowrl.nodes.models.onnx_export import export_onnx
+
+        return export_onnx(self.policy, self._weights, Path(path))
 
     def _memory_for(self, rows: int) -> dict[str, Array]:
         columns: Mapping[str, Column] = getattr(self._mode, "memory", {})

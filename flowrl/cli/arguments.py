@@ -69,6 +69,22 @@ def add_run(parser: ArgumentParser) -> None:
     )
 
 
+def add_trained(parser: ArgumentParser) -> None:
+    """Add RUN, which may be a bundled graph, and --checkpoint."""
+    parser.add_argument(
+        "run",
+        metavar="RUN|GRAPH",
+        help="a run's folder, its name or a unique prefix of it, a pid, 'last' for the newest run under this folder, "
+        "or a bundled graph of which flowrl has a checkpoint",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="NAME|FILE",
+        help="best, last, another checkpoint of the run, or a .safetensors file (default: best, or last if there was "
+        "no evaluation)",
+    )
+
+
 def add_key(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--key", metavar="FILE", help="the key of the run and its hosts; not needed on the loopback"

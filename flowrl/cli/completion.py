@@ -98,12 +98,15 @@ def _values(action: Action, partial: str) -> Iterable[str]:
     if action.choices is not None:
         return [str(choice) for choice in action.choices]
     kind = str(action.metavar)
-    from flowrl.graph.bundled import bundled_graphs
+    from flowrl.graph.bundled import bundled_checkpoint, bundled_graphs
 
     if kind == "GRAPH":
         return [*bundled_graphs(), *_files(partial, ".yaml", ".yml")]
     if kind == "RUN":
         return _runs(partial)
+    if kind == "RUN|GRAPH":
+        names = [name for name in bundled_graphs() if bundled_checkpoint(name)]
+        return [*names, *_runs(partial)]
     if kind in ("A", "B"):  # of `diff`
         return [*bundled_graphs(), *_files(partial, ".yaml", ".yml"), *_runs(partial)]
     if kind == "NAME":

@@ -8,18 +8,12 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from flowrl.cli.arguments import add_run, count, seed
+from flowrl.cli.arguments import add_trained, count, seed
 from flowrl.runs.run_names import existing_run_path
 
 
 def evaluate_arguments(parser: ArgumentParser) -> None:
-    add_run(parser)
-    parser.add_argument(
-        "--checkpoint",
-        metavar="NAME|FILE",
-        help="best, last, another checkpoint of the run, or a .safetensors file (default: best, or last if there was "
-        "no evaluation)",
-    )
+    add_trained(parser)
     parser.add_argument(
         "--episodes",
         type=count,
@@ -43,7 +37,7 @@ def evaluate(arguments: Namespace) -> int:
 
     video = Path(arguments.video) if arguments.video else None
     evaluation = evaluate_checkpoint(
-        existing_run_path(arguments.run),
+        arguments.run,
         arguments.episodes,
         arguments.seed,
         video,

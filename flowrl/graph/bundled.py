@@ -23,6 +23,12 @@ def find_bundled(name: str) -> Path | None:
     return graphs_folder() / f"{stem}.yaml" if stem in bundled_graphs() else None
 
 
+def bundled_checkpoint(name: str) -> Path | None:
+    """The best checkpoint of a bundled graph, if one comes with flowrl."""
+    path = graphs_folder() / "checkpoints" / f"{name}.safetensors"
+    return path if path.is_file() else None
+
+
 def locate(name: str, *folders: Path) -> Path | None:
     """The file that a graph's name or path means: in the first of the folders that has it, or bundled."""
     for folder in folders:

@@ -18,8 +18,8 @@ from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec, link_edges
 from flowrl.machine.numerics import settled_numerics
-from flowrl.runs.checkpoint_files import checkpoint_file
 from flowrl.runs.folder import ENVIRONMENT_FILE
+from flowrl.runs.trained_graph import find_trained_graph
 from flowrl.runtime.linked_nodes import context_of
 from flowrl.version import VERSION
 
@@ -28,7 +28,7 @@ from flowrl.version import VERSION
 class CheckpointEvaluation:
     """The metrics of a checkpoint, and how they were measured."""
 
-    run_dir: str
+    run_dir: str  # or the name of the bundled graph
     checkpoint: str
     train_iters: int
     env_steps: int
@@ -53,7 +53,7 @@ class CheckpointEvaluation:
 
 
 def evaluate_checkpoint(
-    run: Path,
+    run: str | Path,
     episodes: int | None = None,
     seed: int = 0,
     video: Path | None = None,
@@ -61,15 +61,17 @@ def evaluate_checkpoint(
 ) -> CheckpointEvaluation:
     """Play evaluation episodes with a checkpoint: one of the run by its name, or a file; the best one by default.
 
+    `run` is a folder or another name of a run, or the name of a bundled graph whose checkpoint comes with flowrl.
     `video` is a folder or a file for videos of them.
     """
-    if not (run / "graph.yaml").is_file():
-        raise UsageError(f"{run}: is not a run's folder, as it has no graph.yaml")
-    checked = check(load_graph(str(run / "graph.yaml"))).require_sound()
+    trained = find_trained_graph(run)
+    checked = check(load_graph(trained.graph)).require_sound()
     names = checked.graph.nodes_of_role("evaluator")
     if not names:
-        raise RunError(f"{run}: its graph has no evaluator; only runs with one can be evaluated")
-    path = checkpoint_file(run, checkpoint)
+        raise RunError(
+            f"{trained.name}: its graph has no evaluator; only runs with one can be evaluated"
+        )
+    path = trained.checkpoint(checkpoint)
     state, info = read_acting(path)
     spec = _without_goal(checked.graph.nodes[names[0]], episodes)
     if video is not None and not hasattr(spec.cls, "record_videos"):
@@ -85,7 +87,7 @@ def evaluate_checkpoint(
     metrics = dict(measured[-1]) if measured else {}
     played = getattr(spec.config, "episodes", 0)
     return CheckpointEvaluation(
-        str(run),
+        trained.name,
         str(path),
         info["train_iters"],
         info["env_steps"],
@@ -93,7 +95,7 @@ def evaluate_checkpoint(
         seed,
         metrics,
         [str(path) for path in videos],
-        _version_warnings(run),
+        _version_warnings(trained.run) if trained.run is not None else [],
     )
 
 

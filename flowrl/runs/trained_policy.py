@@ -12,8 +12,7 @@ from flowrl.core.errors import RunError
 from flowrl.core.project_modules import importable_modules
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Graph, NodeSpec
-from flowrl.runs.checkpoint_files import checkpoint_file
-from flowrl.runs.run_names import find_run_folder
+from flowrl.runs.trained_graph import find_trained_graph
 from flowrl.runtime.linked_nodes import context_of
 
 
@@ -29,24 +28,27 @@ class TrainedPolicy(Protocol):
     def reset(self, rows: Any = None) -> None:
         """Forget what was seen, because episodes begin: in these rows of the batch, or in all."""
 
+    def export_onnx(self, path: str | Path) -> Path:
+        """Write what it does as an ONNX file, which maps a batch of observations to actions."""
+
 
 def load_policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy:
-    """Make the policy of a run, which is named as for `flowrl logs`, or of a checkpoint's file.
+    """Make the policy of a run, which is named as for `flowrl eval`, or of a checkpoint's file.
 
     `checkpoint` is the name of a checkpoint of the run; by default `best`, or `last` if there was no evaluation.
     """
     if checkpoint is None and os.path.isfile(run):
         path = Path(run)
-        folder = path.absolute().parent.parent
+        graph = path.absolute().parent.parent / "graph.yaml"
+        if not graph.is_file():
+            raise RunError(
+                f"{path}: lies in no run's folder, which has the graph with its policy; expected RUN/checkpoints/NAME"
+            )
     else:
-        folder, _ = find_run_folder(str(run))
-        path = checkpoint_file(folder, checkpoint)
-    if not (folder / "graph.yaml").is_file():
-        raise RunError(
-            f"{path}: lies in no run's folder, which has the graph with its policy; expected RUN/checkpoints/NAME"
-        )
+        trained = find_trained_graph(run)
+        path, graph = trained.checkpoint(checkpoint), trained.graph
     state, info = read_acting(path)
-    checked = check(load_graph(str(folder / "graph.yaml"))).require_sound()
+    checked = check(load_graph(graph)).require_sound()
     learner = _learner_of(checked.graph, info["node"], path)
     make = getattr(learner.cls, "trained_policy", None)
     if make is None:

@@ -46,7 +46,7 @@ def mask_scores(scores: Array, obs: Array, each: bool = False) -> Array:
 
 def mask_tensor(scores: Tensor, mask: Tensor, each: bool = False) -> Tensor:
     """Give forbidden actions the score `FORBIDDEN`, when learning, by a mask (B, n)."""
-    forbidden = (mask == 0).view(_aligned(scores.dim(), len(scores), each))
+    forbidden = (mask == 0).view(_aligned(scores.dim(), scores.shape[0], each))
     return scores.masked_fill(forbidden, FORBIDDEN)
 
 

@@ -224,7 +224,7 @@ class TorchHead(nn.Module):
         """Features (B, F) to outputs: (B, n), or (B,), (B, n, each) or (B, K, n), as the head declares."""
         head = self.head
         if isinstance(head, FreeHead):
-            return self.free.expand(len(x), -1)
+            return self.free.expand(x.shape[0], -1)
         for layer in self.below:
             x = layer.forward(x)
         if isinstance(head, ImplicitHead):

@@ -73,7 +73,7 @@ class TorchFeatures(nn.Module):
     def _encode(self, obs: Tensor, column: Column) -> Tensor:
         if is_discrete(column):
             return F.one_hot(obs, column.n or 0).float()
-        x = obs.reshape(len(obs), -1)
+        x = obs.reshape(obs.shape[0], -1)
         if self.scale_bytes and x.dtype == torch.uint8:
             return x * float(BYTE_SCALE)
         return x.float()
@@ -161,8 +161,8 @@ class TorchImages(nn.Module):
     def _channels_first(self, image: Tensor) -> Tensor:
         """Convert images (B, …) to float (B, C, H, W), with stacked frames and colours as channels."""
         if image.dim() >= 4 and channels_last(tuple(image.shape[-3:]), self.layout):
-            image = image.movedim(-1, -3)
-        planes = image.reshape(len(image), -1, *image.shape[-2:])
+            image = image.movedim(image.dim() - 1, image.dim() - 3)  # ONNX takes no negative axes
+        planes = image.reshape(image.shape[0], -1, *image.shape[-2:])
         if self.scale_bytes and planes.dtype == torch.uint8:
             return planes * float(BYTE_SCALE)
         return planes.float()

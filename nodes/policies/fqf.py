@@ -9,7 +9,7 @@ from flowrl.core.batch import Array
 from flowrl.core.config import param, part
 from flowrl.core.node import UnsoundError
 from flowrl.nodes import losses
-from flowrl.nodes.acting import ActingStep, Columns, NetworkActMode
+from flowrl.nodes.acting import ActingStep, Columns, NetworkActMode, exportable
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.configured_parts import configured_part
 from flowrl.nodes.lazy import torch
@@ -54,7 +54,7 @@ class Fqf(ValueBased):
         return {"q": Net(model, {"obs": self.obs}, heads, target=self.config.target, masked="q")}
 
     def score_steps(self) -> Sequence[ActingStep]:
-        return [weighted_quantiles]
+        return [exportable(weighted_quantiles, lambda columns, obs: weigh_quantiles(columns))]
 
     class Learn(ValueBasedLearnMode):
         """One gradient step for the quantiles, and one for the proposals."""
@@ -110,6 +110,11 @@ def mean_returns(heads: Any) -> Any:
     return (heads["shares"][..., None] * heads["q"]).sum(1)
 
 
+def weigh_quantiles(columns: dict[str, Any]) -> None:
+    """Turn quantiles, as arrays or tensors, into mean returns (B, n)."""
+    columns["q"] = mean_returns(columns)
+
+
 def weighted_quantiles(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
     """Turn quantiles into mean returns (B, n)."""
-    columns["q"] = mean_returns(columns)
+    weigh_quantiles(columns)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flowrl.graph.bundled import bundled_checkpoint
 from flowrl.version import VERSION
 from tests.cli.conftest import ENV, Called, one_line, process, write
 
@@ -144,6 +145,41 @@ def test_eval_of_a_run_without_an_evaluation_takes_the_last_checkpoint(
     (folder / "r" / "checkpoints" / "last.safetensors").unlink()
     status, _, err = flowrl("eval", "r")
     assert (status, err) == (1, "flowrl: r: the run has saved no checkpoint yet\n")
+
+
+def test_eval_of_a_bundled_graph_plays_with_the_checkpoint_that_comes_with_flowrl(
+    flowrl: Flowrl, folder: Path
+) -> None:
+    status, printed, _ = flowrl("eval", "cartpole_ppo", "--episodes", "5", "--json")
+    evaluation = one_line(printed)
+    assert (status, evaluation["run_dir"], evaluation["warnings"]) == (0, "cartpole_ppo", [])
+    assert evaluation["checkpoint"] == str(bundled_checkpoint("cartpole_ppo"))
+    assert evaluation["metrics"]["return_mean"] >= 475
+    status, _, err = flowrl("eval", "cartpole_ppo", "--checkpoint", "last")
+    assert (status, err[:51]) == (2, "flowrl: cartpole_ppo: there is no checkpoint 'last'")
+    file = evaluation["checkpoint"]
+    status, printed, _ = flowrl("eval", "cartpole_ppo", "--checkpoint", file, "--json")
+    assert (status, one_line(printed)["checkpoint"]) == (0, file)
+
+
+def test_a_folder_with_the_name_of_a_bundled_graph_is_evaluated_itself(
+    flowrl: Flowrl, folder: Path
+) -> None:
+    flowrl("run", "g.yaml", "--train-iters", "9", "--out", "cartpole_ppo", "--quiet")
+    status, printed, _ = flowrl("eval", "cartpole_ppo", "--json")
+    file = "cartpole_ppo/checkpoints/best.safetensors"
+    assert (status, one_line(printed)["checkpoint"]) == (0, file)
+
+
+def test_eval_of_a_bundled_graph_without_a_checkpoint_says_how_to_get_one(
+    flowrl: Flowrl, folder: Path
+) -> None:
+    status, _, err = flowrl("eval", "crazyclimber_ppo")
+    what = "flowrl has no checkpoint of this bundled graph (train it: flowrl run crazyclimber_ppo)"
+    expected = (
+        f"flowrl: crazyclimber_ppo: {what}, and there is no such run here; runs: there is none\n"
+    )
+    assert (status, err) == (2, expected)
 
 
 def test_run_continues_a_checkpoint(flowrl: Flowrl, folder: Path) -> None:

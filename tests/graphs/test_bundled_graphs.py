@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 import flowrl
+from flowrl.core.checkpoint import read_whole
+from flowrl.core.errors import RunError
 from flowrl.graph.bundled import bundled_graphs, graphs_folder
+from flowrl.runs.evaluation import evaluate_checkpoint
 from tests.quick_selection import slow_except
 
 SOLVED = {  # graph: the seeds on which it must reach its goal
@@ -118,6 +121,28 @@ def test_a_run_can_write_the_demonstrations_that_another_learns_from(
     flowrl.load("cartpole_dqn_record").run(train_iters=96, out=tmp_path / "a")
     demos = flowrl.load("cartpole_dqn_demos", {"demos.path": str(tmp_path / "cartpole_demos.npz")})
     assert demos.run(train_iters=16, out=tmp_path / "b").train_iters == 16
+
+
+CHECKPOINTS = [path.stem for path in sorted((graphs_folder() / "checkpoints").iterdir())]
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_bundled_checkpoint_is_small_and_has_no_learner_in_it(name: str) -> None:
+    path = graphs_folder() / "checkpoints" / f"{name}.safetensors"
+    assert path.stat().st_size < 100_000
+    assert name in bundled_graphs()
+    with pytest.raises(RunError, match="no state of a learner"):
+        read_whole(path, "learner")
+
+
+@pytest.mark.parametrize("name", slow_except([("cartpole_ppo",)], CHECKPOINTS))
+def test_a_bundled_checkpoint_plays_its_graph_as_well_as_the_goal(name: str) -> None:
+    """If the graph has changed since, `python -m bench checkpoints` makes it again."""
+    found = flowrl.load(name).check()
+    if found.problems:
+        pytest.skip(f"{name}: {found.problems[0].what}")
+    goal = found.graph.nodes["evaluator"].config.stop_value
+    assert evaluate_checkpoint(name, seed=5).metrics["return_mean"] >= goal - 0.05 * abs(goal)
 
 
 @pytest.mark.slow

@@ -76,8 +76,10 @@ def test_a_run_without_an_evaluator_has_the_last_weights(tmp_path: Path) -> None
 def test_what_is_missing_is_named(result: flowrl.RunResult, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no checkpoint 'beste'; did you mean 'best'"):
         result.policy("beste")
-    with pytest.raises(UsageError, match="there is no such run here"):
+    with pytest.raises(UsageError, match=r"is not a run's folder, as it has no graph\.yaml"):
         flowrl.policy(tmp_path)
+    with pytest.raises(UsageError, match="there is no such run here"):
+        flowrl.policy("nothing")
     shutil.copy(Path(result.run_dir) / "checkpoints" / "best.safetensors", tmp_path)
     with pytest.raises(RunError, match="lies in no run's folder, which has the graph"):
         flowrl.policy(tmp_path / "best.safetensors")

@@ -1,0 +1,81 @@
+"""Makes the checkpoints that come with bundled graphs, so that `flowrl eval cartpole_ppo` plays at once.
+
+    python -m bench checkpoints            those that are missing, or whose graph has changed
+    python -m bench checkpoints GRAPH…     these graphs, again
+
+Each graph is trained until a seed reaches its goal. The weights of the confirmed evaluation are written to
+`graphs/checkpoints/GRAPH.safetensors`, without the state of the learner. Graphs whose weights need more than 100 kB
+have no checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.zoo import graph_hash, runnable_graphs
+from flowrl.api import load
+from flowrl.core.checkpoint import checkpoint_bytes, read_acting
+from flowrl.core.state import Clock, Count, State
+from flowrl.graph.bundled import bundled_checkpoint, bundled_graphs, graphs_folder
+
+MAX_BYTES = 100_000
+SEEDS = 5
+# The weights of these are larger, or their goals take hours.
+LARGE = ("bipedalwalker_tqc", "crazyclimber_ppo", "halfcheetah_ppo", "hopper_ppo", "hopper_sac")
+IDENTITY = "graph"  # the entry of a checkpoint's info that says by which graph it was made
+
+
+def main(arguments: Sequence[str]) -> dict[str, Any]:
+    """Train the graphs, and write their checkpoints."""
+    parser = argparse.ArgumentParser("python -m bench checkpoints", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("graphs", nargs="*", choices=[*bundled_graphs(), []], metavar="GRAPH")
+    found = {}
+    for graph in parser.parse_args(arguments).graphs or outdated_graphs():
+        found[graph] = make_checkpoint(graph)
+        print(f"{graph:24} {found[graph]}", file=sys.stderr, flush=True)
+    return found
+
+
+def outdated_graphs() -> Iterator[str]:
+    """The graphs without a checkpoint of their present form."""
+    for graph in runnable_graphs():
+        path = bundled_checkpoint(graph)
+        if graph not in LARGE and (path is None or made_by(path) != graph_hash(graph)):
+            yield graph
+
+
+def made_by(path: Path) -> str:
+    _, info = read_acting(path)
+    return str(info.get(IDENTITY, ""))
+
+
+def make_checkpoint(graph: str) -> str:
+    """Train a graph, and write its checkpoint; return a sentence about it."""
+    for seed in range(SEEDS):
+        with tempfile.TemporaryDirectory() as folder:
+            result = load(graph).run(seed=seed, out=f"{folder}/run", quiet=True)
+            if result.status != "solved":
+                continue
+            content = acting_part(Path(folder) / "run" / "checkpoints" / "best.safetensors", graph)
+        if len(content) > MAX_BYTES:
+            return f"its weights need {len(content):,} bytes, so it has no checkpoint"
+        path = graphs_folder() / "checkpoints" / f"{graph}.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        return f"solved with seed {seed}, {len(content):,} bytes"
+    return f"not solved with {SEEDS} seeds"
+
+
+def acting_part(path: Path, graph: str) -> bytes:
+    """The checkpoint without the state of its learner, and with the identity of its graph."""
+    state, info = read_acting(path)
+    counts = {name: info.pop(name) for name in ("env_steps", "train_iters")}
+    clock = Clock({"run": Count(**counts)})
+    acting = State(state.arrays, state.command, state.version, clock)
+    return checkpoint_bytes({info.pop("node"): acting}, {**info, IDENTITY: graph_hash(graph)})
