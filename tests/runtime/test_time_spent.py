@@ -15,6 +15,7 @@ from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runtime.service_calls import LocalServiceStub, measured
 from flowrl.runtime.site_state import ServiceCalls, SiteState
+from tests.runtime.virtual_clock import VirtualClock
 
 SLOW = "tests.sites.slow_nodes:"
 EDGE = "a.data -> b.data"
@@ -38,45 +39,51 @@ def run_graph(
     return result, json.loads(rows[-1])
 
 
-APART = ["threads", pytest.param("processes", marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("placement", APART)
-def test_a_node_with_a_slow_producer_waits_for_its_input(placement: str, tmp_path: Path) -> None:
-    result, times = run_graph(pair(producer_s=0.01), placement, tmp_path / "r")
-    fired_s = 0.01 * ROUNDS
-    assert fired_s <= times["busy_s"]["a"] < 2.5 * fired_s
-    assert times["busy_s"]["b"] < 0.3 * fired_s
-    assert 0.8 * fired_s < times["waiting_s"]["b"][EDGE] < 2.5 * fired_s
-    assert times["blocked_s"].get("a", {}).get(EDGE, 0.0) < 0.3 * fired_s
-    assert result.bottleneck.startswith("a is the bottleneck: it fired for ")
-    assert ", waiting " in result.bottleneck
-    assert result.bottleneck.endswith(f" for {EDGE})")
-
-
-@pytest.mark.parametrize("placement", APART)
-def test_a_node_with_a_slow_consumer_is_blocked_on_its_output(
-    placement: str, tmp_path: Path
+def test_a_node_with_a_slow_producer_waits_for_its_input(
+    virtual_clock: VirtualClock, tmp_path: Path
 ) -> None:
-    result, times = run_graph(pair(consumer_s=0.01, capacity=2), placement, tmp_path / "r")
+    result, times = run_graph(pair(producer_s=0.01), "threads", tmp_path / "r")
     fired_s = 0.01 * ROUNDS
-    assert fired_s <= times["busy_s"]["b"] < 2.5 * fired_s
-    assert times["busy_s"]["a"] < 0.3 * fired_s
-    assert 0.7 * fired_s < times["blocked_s"]["a"][EDGE] < 2.5 * fired_s
-    assert result.bottleneck.startswith("b is the bottleneck: it fired for ")
-    assert result.bottleneck.endswith(f" on {EDGE})")
+    assert times["busy_s"] == pytest.approx({"a": fired_s, "b": 0.0})
+    assert 0.8 * fired_s <= times["waiting_s"]["b"][EDGE] <= fired_s + 1e-6
+    assert times["blocked_s"] == {}
+    assert result.bottleneck == "a is the bottleneck: it fired for 100% of the time"
 
 
-def test_a_site_that_waits_for_a_lease_is_idle(tmp_path: Path) -> None:
-    """The collector waits for no input, but may be ahead by no more than a lease of half a second."""
-    _, times = run_graph(
-        pair(consumer_s=0.005, capacity=1000), "threads", tmp_path / "r", rounds=150
+def test_a_node_with_a_slow_consumer_is_blocked_on_its_output(
+    virtual_clock: VirtualClock, tmp_path: Path
+) -> None:
+    result, times = run_graph(pair(consumer_s=0.01, capacity=2), "threads", tmp_path / "r")
+    fired_s = 0.01 * ROUNDS
+    assert times["busy_s"] == pytest.approx({"a": 0.0, "b": fired_s})
+    # When the last tokens wait on the edge, the producer has fired for the last time.
+    assert 0.7 * fired_s <= times["blocked_s"]["a"][EDGE] <= fired_s
+    assert result.bottleneck == "b is the bottleneck: it fired for 100% of the time"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow", ["producer_s", "consumer_s"])
+def test_the_times_of_sites_in_processes_are_measured(slow: str, tmp_path: Path) -> None:
+    """By the real clock: how much longer than it sleeps a node fires depends on the load of the machine."""
+    graph = pair(**{slow: 0.01}, capacity=2)
+    result, times = run_graph(graph, "processes", tmp_path / "r")
+    node, waits = (
+        ("a", times["waiting_s"]["b"]) if slow == "producer_s" else ("b", times["blocked_s"]["a"])
     )
+    assert 0.01 * ROUNDS <= times["busy_s"][node] <= result.wall_s
+    assert 0.0 < waits[EDGE] <= result.wall_s
+    assert result.bottleneck.startswith(f"{node} is the bottleneck: it fired for ")
+
+
+def test_a_site_that_waits_for_a_lease_is_idle(virtual_clock: VirtualClock, tmp_path: Path) -> None:
+    """The collector waits for no input, but may be ahead by no more than a lease of half a second."""
+    graph = pair(consumer_s=0.005, capacity=1000)
+    _, times = run_graph(graph, "threads", tmp_path / "r", rounds=150)
     assert times["blocked_s"] == {}
     assert 0.05 < times["idle_s"][times["site"]["a"]] < 0.75
 
 
-def test_the_times_of_a_site_add_up(tmp_path: Path) -> None:
+def test_the_times_of_a_site_add_up(virtual_clock: VirtualClock, tmp_path: Path) -> None:
     """The times of firing, waiting and idling of a site add up to the time between its first and its last firing."""
     result, times = run_graph(
         pair(producer_s=0.005, consumer_s=0.005, capacity=1), "threads", tmp_path / "r"
@@ -85,18 +92,20 @@ def test_the_times_of_a_site_add_up(tmp_path: Path) -> None:
         waits_s = sum(times["waiting_s"].get(key, {}).values())
         waits_s += sum(times["blocked_s"].get(key, {}).values())
         whole_s = times["busy_s"][key] + waits_s + times["idle_s"].get(times["site"][key], 0.0)
-        assert ROUNDS * 0.005 <= whole_s <= result.wall_s
+        assert ROUNDS * 0.005 <= whole_s <= result.wall_s + 1e-6
 
 
-def test_on_one_site_no_node_waits(tmp_path: Path) -> None:
+def test_on_one_site_no_node_waits(virtual_clock: VirtualClock, tmp_path: Path) -> None:
     result, times = run_graph(pair(producer_s=0.002, consumer_s=0.001), "serial", tmp_path / "r")
+    assert times["busy_s"] == pytest.approx({"a": 0.002 * ROUNDS, "b": 0.001 * ROUNDS})
     assert times["waiting_s"] == times["blocked_s"] == times["idle_s"] == {}
     assert times["site"] == {"a": "main", "b": "main"}
-    assert result.bottleneck.startswith("a is the bottleneck: it fired for ")
-    assert "waiting" not in result.bottleneck
+    assert result.bottleneck == "a is the bottleneck: it fired for 67% of the time (then b 33%)"
 
 
-def test_a_client_waits_for_its_link_while_a_remote_service_works(tmp_path: Path) -> None:
+def test_a_client_waits_for_its_link_while_a_remote_service_works(
+    virtual_clock: VirtualClock, tmp_path: Path
+) -> None:
     a = {"type": f"{SLOW}TimedCaller", "calls": 4}
     envs = {"type": f"{SLOW}TimedService", "each_s": 0.002}
     graph = {
@@ -105,9 +114,9 @@ def test_a_client_waits_for_its_link_while_a_remote_service_works(tmp_path: Path
     }
     result, times = run_graph(graph, "a=thread,envs=thread:x", tmp_path / "r")
     served_s = ROUNDS * 4 * 0.002
-    assert served_s <= times["busy_s"]["envs"] < 2.5 * served_s
-    assert times["busy_s"]["a"] < 0.3 * served_s
-    assert served_s <= times["waiting_s"]["a"]["envs.serve <-> a.serve"] < 2.5 * served_s
+    assert times["busy_s"]["envs"] == pytest.approx(served_s)
+    assert times["busy_s"]["a"] == pytest.approx(0.0)
+    assert times["waiting_s"]["a"]["envs.serve <-> a.serve"] == pytest.approx(served_s)
     assert times["site"]["envs"] != times["site"]["a"]
     assert result.bottleneck.startswith("envs is the bottleneck: it answered calls for ")
 
@@ -121,31 +130,33 @@ def calling(service: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_the_time_of_a_service_on_the_same_site_is_its_own(tmp_path: Path) -> None:
+def test_the_time_of_a_service_on_the_same_site_is_its_own(
+    virtual_clock: VirtualClock, tmp_path: Path
+) -> None:
     graph = calling({"type": f"{SLOW}TimedService", "each_s": 0.001})
     result, times = run_graph(graph, "serial", tmp_path / "r")
-    served_s = ROUNDS * 4 * 0.001
-    assert served_s <= times["busy_s"]["envs"] <= result.wall_s
-    assert times["busy_s"]["a"] < 0.5 * served_s
-    assert result.bottleneck.startswith("envs is the bottleneck: it answered calls for ")
-    assert result.bottleneck.endswith("); let it work less than 1 ms")
+    assert times["busy_s"] == pytest.approx({"envs": ROUNDS * 4 * 0.001, "a": 0.0, "b": 0.0})
+    assert result.bottleneck.startswith("envs is the bottleneck: it answered calls for 100%")
+    assert result.bottleneck.endswith("; let it work less than 1 ms")
 
 
-def test_a_service_that_calls_another_one_does_not_count_its_time(tmp_path: Path) -> None:
+def test_a_service_that_calls_another_one_does_not_count_its_time(
+    virtual_clock: VirtualClock, tmp_path: Path
+) -> None:
     graph = calling({"type": f"{SLOW}RelayingService"})
     graph["nodes"]["inner"] = {"type": f"{SLOW}TimedService", "each_s": 0.001}
     graph["edges"].append("envs <-> inner")
     _, times = run_graph(graph, "serial", tmp_path / "r")
-    served_s = ROUNDS * 4 * 0.001
-    assert times["busy_s"]["inner"] >= served_s
-    assert times["busy_s"]["envs"] + times["busy_s"]["a"] < 0.5 * served_s
+    served_s = {"inner": ROUNDS * 4 * 0.001}  # and no other node takes any time
+    assert {node: s for node, s in times["busy_s"].items() if s} == pytest.approx(served_s)
 
 
-def test_the_time_of_a_part_is_shown(tmp_path: Path) -> None:
+def test_the_time_of_a_part_is_shown(virtual_clock: VirtualClock, tmp_path: Path) -> None:
     graph = calling({"type": f"{SLOW}TimedService"})
     graph["nodes"]["a"]["part_s"] = 0.002
     result, times = run_graph(graph, "serial", tmp_path / "r")
-    assert ROUNDS * 0.002 <= times["parts_s"]["a"]["thinking"] <= times["busy_s"]["a"]
+    assert times["parts_s"] == {"a": {"thinking": pytest.approx(ROUNDS * 0.002)}}
+    assert times["busy_s"]["a"] == pytest.approx(ROUNDS * 0.002)
     assert ", its thinking " in result.bottleneck
 
 
@@ -162,11 +173,11 @@ def test_calls_that_fail_are_measured_and_what_is_no_method_is_the_services_own(
         stub.missing()
 
 
-def test_waits_in_a_call_are_not_its_time() -> None:
+def test_waits_in_a_call_are_not_its_time(virtual_clock: VirtualClock) -> None:
     calls, site = ServiceCalls(), SiteState()
 
     def wait() -> None:
         site.last_fired_s += 5.0  # as `SiteWaits` does after a wait of five seconds
 
     measured(wait, calls, site)()
-    assert calls.busy_s == pytest.approx(-5.0, abs=1.0)
+    assert calls.busy_s == -5.0
