@@ -17,6 +17,7 @@ from flowrl.core.project_modules import importable_modules
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec, link_edges
+from flowrl.machine.forked_call import can_fork
 from flowrl.machine.numerics import settled_numerics
 from flowrl.runs.folder import ENVIRONMENT_FILE
 from flowrl.runs.trained_graph import find_trained_graph
@@ -65,7 +66,7 @@ def evaluate_checkpoint(
     `video` is a folder or a file for videos of them.
     """
     trained = find_trained_graph(run)
-    checked = check(load_graph(trained.graph)).require_sound()
+    checked = check(load_graph(trained.graph), in_fork=can_fork()).require_sound()
     names = checked.graph.nodes_of_role("evaluator")
     if not names:
         raise RunError(

@@ -12,6 +12,7 @@ from flowrl.core.errors import RunError
 from flowrl.core.project_modules import importable_modules
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Graph, NodeSpec
+from flowrl.machine.forked_call import can_fork
 from flowrl.runs.trained_graph import find_trained_graph
 from flowrl.runtime.linked_nodes import context_of
 
@@ -48,7 +49,7 @@ def load_policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy
         trained = find_trained_graph(run)
         path, graph = trained.checkpoint(checkpoint), trained.graph
     state, info = read_acting(path)
-    checked = check(load_graph(graph)).require_sound()
+    checked = check(load_graph(graph), in_fork=can_fork()).require_sound()
     learner = _learner_of(checked.graph, info["node"], path)
     make = getattr(learner.cls, "trained_policy", None)
     if make is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flowrl.api import load
 from flowrl.checks import describe_call
 from flowrl.checks.describe_call import describe
 from flowrl.core.errors import UsageError
@@ -131,16 +132,32 @@ def test_python_can_check_in_a_fork_and_leaves_the_crash_handler_as_it_was(fault
     assert "was killed by SIGABRT while env 'faulty_env:Faulty' was being made" in problems[0]
 
 
-def test_a_fork_is_refused_where_other_threads_run() -> None:
-    import flowrl
+def test_an_env_that_ends_the_process_is_a_problem_of_the_run_that_is_evaluated(
+    faulty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(faulty)
+    toy_run = load("cartpole_dqn", {"warmup": None, "buffer.batch_size": 8})
+    graph = Path(toy_run.run(train_iters=1, out="r", quiet=True).run_dir) / "graph.yaml"
+    text = graph.read_text().replace("id: CartPole-v1", "id: 'faulty_env:Faulty'")
+    graph.write_text(f"modules: {faulty}\n{text.replace('kwargs: {}', 'kwargs: {make: abort}')}")
+    done = python(
+        faulty, "from flowrl.cli import main\nprint(main(['eval', 'r']))\nflowrl.policy('r')"
+    )
+    assert (done.returncode, done.stdout) == (1, "2\n")
+    problem = "the process that made its env was killed by SIGABRT while env 'faulty_env:Faulty'"
+    by_eval, _, by_policy = done.stderr.partition("GraphError: ")
+    assert problem in by_eval
+    assert problem in by_policy
 
+
+def test_a_fork_is_refused_where_other_threads_run() -> None:
     waiting, done = threading.Event(), threading.Event()
     other = threading.Thread(target=lambda: (waiting.set(), done.wait(60)))
     other.start()
     waiting.wait(60)
     try:
         with pytest.raises(UsageError, match="in_fork needs Linux and a process with one thread"):
-            flowrl.load("cartpole_dqn").check(in_fork=True)
+            load("cartpole_dqn").check(in_fork=True)
     finally:
         done.set()
         other.join()
