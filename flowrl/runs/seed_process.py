@@ -81,7 +81,8 @@ class SeedReporter(Watcher):
 def main() -> None:
     begun_s = time.perf_counter()
     config = begin_child()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # the starting process sends it
+    for number in (signal.SIGINT, signal.SIGTERM):  # the starting process sends them
+        signal.signal(number, signal.default_int_handler)
     sys.argv = config["command"]
     reporter = SeedReporter(config["report"])
     reporter.send(run_seed(config, reporter, begun_s))

@@ -40,6 +40,7 @@ from flowrl.runtime.sites.graph_transfer import graph_on_this_machine, require_i
 SEEDS_FILE, PLOT_FILE, OUTPUT_FILE = "seeds.json", "plot.png", "output.txt"
 POLL_S = 0.25
 SIGNAL_EVERY_S = 0.25
+PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 EXIT_WITHIN_S = 10.0  # after its result, a run's process has only to end
 NOT_STARTED = "it was stopped before this seed began"
 
@@ -251,18 +252,19 @@ class SeedRun:
     def pass_on(self, interrupts: int) -> None:
         """Pass signals on to the process: the first asks for a cut, the second stops it at once, the third kills it.
 
-        There is time between two of them. Otherwise the system may deliver the second to another thread of the process,
-        which does not wake a node that waits in the main thread.
+        The second is another signal: of two equal ones the system keeps only one, if the process did not run in
+        between. There is time between two of them. Otherwise the system may deliver the second to another thread of the
+        process, which does not wake a node that waits in the main thread.
         """
         assert self._process is not None
         now_s = time.monotonic()
         if self._passed_on >= interrupts or now_s - self._passed_on_s < SIGNAL_EVERY_S:
             return
         self._passed_on, self._passed_on_s = self._passed_on + 1, now_s
-        if self._passed_on > 2:
+        if self._passed_on > len(PASSED_ON):
             self._process.kill()
         elif self._process.exit_status() is None:
-            os.kill(self._process.pid, signal.SIGINT)
+            os.kill(self._process.pid, PASSED_ON[self._passed_on - 1])
 
     def end(self) -> str:
         """Wait for the process, which has closed its report, and return how it ended."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +171,7 @@ def test_a_graph_without_evaluations_has_no_picture(flowrl: Flowrl, folder: Path
 
 
 HANGING = """
+import os
 import threading
 from pathlib import Path
 
@@ -211,3 +214,37 @@ def test_ctrl_c_ends_all_seeds_and_keeps_their_results(signals: int, folder: Pat
     first = "stopped at once" if signals == 2 else "SIGINT"
     assert whys == [first, first, "it was stopped before this seed began"]
     assert [bool(run["digest"]) for run in whole["seeds"]] == [signals == 1, signals == 1, False]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_two_signals_end_a_seed_that_did_not_run_between_them(folder: Path) -> None:
+    (folder / "hanging.py").write_text(HANGING.replace(".touch()", ".write_text(str(os.getpid()))"))
+    write(folder / "long.yaml", {"a": {"type": "hanging:Hangs"}}, ["c -> a"])
+    with process("run", "long.yaml", "--seeds", "1", "--out", "s", folder=folder) as running:
+        assert running.stderr is not None
+        wait_until(lambda: (folder / "0 hangs").is_file() and (folder / "0 hangs").stat().st_size)
+        seed = int((folder / "0 hangs").read_text())
+        os.kill(seed, signal.SIGSTOP)
+        running.send_signal(signal.SIGINT)
+        assert running.stderr.readline().startswith("stopping all seeds")
+        running.send_signal(signal.SIGINT)
+        wait_until(lambda: pending_signals(seed) >= {signal.SIGINT, signal.SIGTERM})
+        os.kill(seed, signal.SIGCONT)
+        running.communicate(timeout=60)
+    assert running.returncode == 130
+    whole = json.loads((folder / "s" / "seeds.json").read_text())
+    assert [run["why"] for run in whole["seeds"]] == ["stopped at once"]
+
+
+def pending_signals(pid: int) -> set[int]:
+    """The signals that a process has not received yet."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    bits = int(status.partition("ShdPnd:")[2].split()[0], 16)
+    return {number for number in range(1, 65) if bits >> (number - 1) & 1}
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
