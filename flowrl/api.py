@@ -17,13 +17,16 @@ from flowrl.graph.bundled import locate_graph
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_data
 from flowrl.graph.loading import load_graph as load_file
+from flowrl.graph.model import Limits
 from flowrl.graph.sections import parse_seconds
 from flowrl.graph.tree import data_tree, read_tree
 from flowrl.graph.yaml_text import SourceLocation, YamlValue, flow_text, item_of
 from flowrl.machine.forked_call import can_fork
 from flowrl.runs.display import Watcher, Watchers, watcher_for
 from flowrl.runs.result import RunResult
+from flowrl.runs.resume import resumed_run
 from flowrl.runs.run import Run
+from flowrl.runs.run_names import existing_run_path
 from flowrl.runs.seed_display import seed_display_for
 from flowrl.runs.seed_results import SeedResults
 from flowrl.runs.seeds import SeedRuns, read_seeds
@@ -209,6 +212,35 @@ def load(graph: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = 
     `--set` does: `{"learner.lr": 3e-4}`.
     """
     return FlowGraph(graph, set)
+
+
+def resume(
+    run: str | Path,
+    *,
+    placement: str = "serial",
+    rendezvous: Rendezvous | None = None,
+    steps: float | None = None,
+    train_iters: float | None = None,
+    time: str | float | None = None,
+    quiet: bool = False,
+    watcher: Watcher | None = None,
+) -> RunResult:
+    """Continue a run in its folder from its newest snapshot, as `flowrl resume` does.
+
+    `run` is a run's folder or its name in `runs`, or `last` for the newest run. The placement may be another one. The
+    limits are those of the run, except where others are given.
+    """
+    begun_s = perf_counter()
+    given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
+    continued, _ = resumed_run(
+        existing_run_path(str(run)),
+        placement=placement,
+        limits=Limits(**given, time_s=_seconds(time)),
+        rendezvous=rendezvous,
+        watcher=Watchers(watcher_for(quiet), *([watcher] if watcher else [])),
+        begun_s=begun_s,
+    )
+    return continued.run()
 
 
 def policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowrl.core.attribute_state import load_attributes, state_of_attributes
 from flowrl.core.batch import Array, Batch
 from flowrl.nodes.acting import ActionBox
-from flowrl.nodes.attribute_state import load_attributes, state_of_attributes
 from flowrl.nodes.configured_parts import configured_part
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.input_columns import input_columns

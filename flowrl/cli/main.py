@@ -26,6 +26,7 @@ ABOUT = (
 
 VERBS = {  # verb: module, function, description
     "run": ("run", "run", "run a graph"),
+    "resume": ("run", "resume", "continue a run from its newest snapshot"),
     "check": ("graphs", "check", "prove a graph sound, or list every problem"),
     "draw": ("graphs", "draw", "draw a graph: DOT, SVG, PNG, Mermaid or HTML"),
     "expand": (
@@ -55,6 +56,11 @@ VERBS = {  # verb: module, function, description
         "which instance of a run waits for which, on which edge, since when",
     ),
     "peek": ("peek", "peek", "what passes an edge of a run: columns, numbers, a few rows"),
+    "snapshot": (
+        "live_runs",
+        "snapshot",
+        "let a run save a snapshot, from which it can be resumed",
+    ),
     "stop": ("live_runs", "stop", "end a run at its next cut, as Ctrl-C does"),
     "logs": ("live_runs", "logs", "the log lines of a run's nodes, also after it has ended"),
     "replay": ("ended_runs", "replay", "run a crashed env again, from its crash file"),

@@ -25,11 +25,6 @@ from flowrl.runs.run import Run
 from flowrl.runs.run_names import existing_run_path
 
 BEGIN_PARAM = "begin_with"  # of learners that can continue a checkpoint
-NO_RESUME = (
-    "a run cannot be resumed yet: its checkpoints hold the state of learners, and not that of envs and buffers; "
-    "there is `flowrl run GRAPH --from RUN`, in which the learner continues, `flowrl eval RUN`, flowrl.policy('RUN') "
-    "in Python, and `flowrl run RUN/graph.yaml`, which repeats the run from its beginning"
-)
 EXIT_STATUSES = {"failed": 1, "interrupted": 130}  # by the status of a run; otherwise 0
 NO_RECOVERY = "--no-recover changes nothing yet: there is no recovery, so every run ends when a part of it dies"
 
@@ -58,6 +53,33 @@ def run_arguments(parser: ArgumentParser) -> None:
         metavar="RUN",
         help="learners continue the last checkpoint of a run, or a .safetensors file (their `begin_with`)",
     )
+    _add_limits(parser)
+    parser.add_argument(
+        "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-seed<seed>-<time>)"
+    )
+    _add_hosts(parser)
+    parser.add_argument(
+        "--no-recover",
+        action="store_true",
+        help="end the run when a part of it dies; every run does so today, as there is no recovery yet",
+    )
+    parser.add_argument(
+        "--hash-tokens",
+        action="store_true",
+        help="write a hash of every token to the run's folder, for `flowrl diff RUN RUN`",
+    )
+    _add_display(parser)
+
+
+def resume_arguments(parser: ArgumentParser) -> None:
+    shared.add_run(parser)
+    shared.add_placement(parser)
+    _add_limits(parser)
+    _add_hosts(parser)
+    _add_display(parser)
+
+
+def _add_limits(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
         type=shared.count,
@@ -72,9 +94,9 @@ def run_arguments(parser: ArgumentParser) -> None:
         metavar="10m",
         help="cut after this time of training (30s, 10m, 2h); it begins when all nodes are made",
     )
-    parser.add_argument(
-        "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-seed<seed>-<time>)"
-    )
+
+
+def _add_hosts(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
         metavar="ADDRESS",
@@ -94,23 +116,11 @@ def run_arguments(parser: ArgumentParser) -> None:
         metavar="TIME",
         help="how long to wait for them (default: 60s)",
     )
-    parser.add_argument(
-        "--no-recover",
-        action="store_true",
-        help="end the run when a part of it dies; every run does so today, as there is no recovery yet",
-    )
-    parser.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="not possible yet: runs write checkpoints of their weights, and no snapshots",
-    )
+
+
+def _add_display(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print only one line of JSON, at the end"
-    )
-    parser.add_argument(
-        "--hash-tokens",
-        action="store_true",
-        help="write a hash of every token to the run's folder, for `flowrl diff RUN RUN`",
     )
     parser.add_argument(
         "--table", metavar="10s", help="print the newest metrics of all nodes so often, as a table"
@@ -118,9 +128,29 @@ def run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
+def resume(arguments: Namespace) -> int:
+    from flowrl.runs.resume import resumed_run
+
+    run, stored = resumed_run(
+        existing_run_path(arguments.run),
+        placement=arguments.placement or "serial",
+        limits=_limits(arguments, Limits()),
+        rendezvous=_rendezvous(arguments),
+        watcher=_watcher(arguments),
+        begun_s=arguments.begun_s,
+    )
+    for line in stored.damaged:
+        print(f"warning: a damaged snapshot is passed over: {line}", file=sys.stderr)
+    if not (arguments.quiet or arguments.json):
+        counts = stored.snapshot.counts
+        print(
+            f"continues after {counts.env_steps:,} env steps and {counts.train_iters:,} train iterations "
+            f"(state {stored.state_digest[:16]})"
+        )
+    return _execute(arguments, run)
+
+
 def run(arguments: Namespace) -> int:
-    if arguments.resume is not None:
-        raise UsageError(f"--resume {arguments.resume}: {NO_RESUME}")
     _refuse_contradictions(arguments)
     if arguments.begin_from is not None:
         arguments.sets += _begin_settings(arguments)
@@ -142,6 +172,11 @@ def run(arguments: Namespace) -> int:
         watcher=_watcher(arguments),
         begun_s=arguments.begun_s,
     )
+    return _execute(arguments, run)
+
+
+def _execute(arguments: Namespace, run: Run) -> int:
+    """Run, print the result, and return the exit status."""
     try:
         with stdout_to_stderr() if arguments.json else nullcontext():
             result = run.run()

@@ -111,6 +111,8 @@ class Context:
     records: list[Record] = field(default_factory=list)
     # Whether this firing has counted or recorded anything.
     has_pending: bool = False
+    # Whether the node may give a verdict.
+    may_end_run: bool = True
     # When `on_commit` performs effects. Without an engine it performs them at once.
     effect_timing: EffectTiming = "at once"
     # How often the node was replaced by a new one (`on_failure: restart`).
@@ -172,6 +174,11 @@ class Context:
 
     def verdict(self, reason: str) -> None:
         """End the run right after this firing, because it has reached its goal."""
+        if not self.may_end_run:
+            raise RuntimeError(
+                f"'{self.key}' gives a verdict, and its class says `may_end_run = False`; "
+                "set `may_end_run = True` in a subclass that gives verdicts"
+            )
         self.emit(VerdictRecord(reason))
 
     def report_irregularity(self, what: str, times: int = 1) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from flowrl.core.attribute_state import load_attributes, state_of_attributes
 from flowrl.core.batch import Schema
 from flowrl.core.config import BaseConfig, make_config
 from flowrl.core.context import Context
@@ -102,6 +103,11 @@ class Node:
     role: ClassVar[Role] = ""
     # "all" or "any" stream inputs; on "any", inputs without tokens are None. Or a parameter: "any" where it is set.
     fires_on: ClassVar[str] = "all"
+    # Whether it may give a verdict (`ctx.verdict`). If a node that fires in rounds may, placed runs copy the learner's
+    # state in every round, because the verdict may cut the run in an earlier one.
+    may_end_run: ClassVar[bool] = True
+    # The names of attributes that are no state, such as caches and open files. Snapshots leave them out.
+    unsaved: ClassVar[tuple[str, ...]] = ()
     Config: ClassVar[type[BaseConfig]] = BaseConfig
     ports: ClassVar[Mapping[str, Port]] = {}
     __signature__ = KeywordSignature()
@@ -186,13 +192,17 @@ class Node:
     def state_dict(self) -> Any:
         """Return everything that the next firing depends on, as arrays, numbers, texts, and lists and dicts of them.
 
-        Arrays must be copies. A learner's checkpoints hold it. By default there is nothing to save.
+        Arrays must be copies. Snapshots hold it, and a learner's checkpoints do. By default it is the state of all
+        attributes; `UnsavableStateError` names an attribute that cannot be saved.
         """
-        return {}
+        return state_of_attributes(self, self._attributes_without_state())
 
     def load_state_dict(self, state: Any) -> None:
         """Continue from a state that `state_dict` returned."""
-        raise NotImplementedError(f"{type(self).__name__} does not define load_state_dict")
+        load_attributes(self, state, self._attributes_without_state())
+
+    def _attributes_without_state(self) -> set[str]:
+        return {"config", "ctx", *self.ports, *self.unsaved}
 
     def reconfigure(self, **params: Any) -> None:
         """Change parameters that are declared with `phase`, because a warm-up phase begins or ends."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,15 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.core.json_text import parse_object
 
-ARRAY_KEY = "$array"  # in the JSON, an array is an object with this key and the array's name
+# In the JSON, values that JSON does not have are objects with one of these keys.
+ARRAY_KEY = "$array"  # the array's name
+TUPLE_KEY = "$tuple"  # a list
+NUMBER_KEY = "$number"  # the dtype and the value of one of numpy's numbers
+KEYS = (ARRAY_KEY, TUPLE_KEY, NUMBER_KEY)
+
+
+class UnsavableStateError(TypeError):
+    """A state holds a value that no checkpoint or snapshot can hold."""
 
 
 class SavedState:
@@ -42,7 +50,7 @@ class SavedState:
         return self.parts()[1]
 
     def parts(self) -> tuple[Mapping[str, Array], str]:
-        """The arrays by name, and the rest as JSON; raise TypeError if the state has anything else in it."""
+        """The arrays by name, and the rest as JSON; raise `UnsavableStateError` if the state has anything else."""
         if self._parts is None:
             arrays: dict[str, Array] = {}
             tree = _without_arrays("state", self._state, arrays)
@@ -50,10 +58,21 @@ class SavedState:
         return self._parts
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that was saved. Tuples have become lists; raise ValueError if data is missing."""
+        """The state that was saved; raise ValueError if data is missing."""
         arrays, text = self.parts()
         found: dict[str, Any] = _with_arrays(parse_object(text), arrays)
         return found
+
+
+def check_names(owner: str, names: Collection[str], expected: Collection[str]) -> None:
+    """Raise unless a saved state has exactly the expected names."""
+    differences = {
+        "lacks": set(expected) - set(names),
+        "has unknown": set(names) - set(expected),
+    }
+    wrong = [f"{verb} {sorted(found)}" for verb, found in differences.items() if found]
+    if wrong:
+        raise ValueError(f"{owner}: the state {' and '.join(wrong)}; is it that of another model?")
 
 
 def _without_arrays(path: str, value: Any, arrays: dict[str, Array]) -> Any:
@@ -66,16 +85,21 @@ def _without_arrays(path: str, value: Any, arrays: dict[str, Array]) -> Any:
             raise ValueError(f"{path}: two arrays of the state have this path; rename one of them")
         arrays[name] = value
         return {ARRAY_KEY: name}
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping) and all(isinstance(k, str) for k in value):
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return {NUMBER_KEY: [value.dtype.str, value.item()]}
+    if isinstance(value, Mapping) and _has_plain_keys(value):
         return {k: _without_arrays(f"{path}/{k}", v, arrays) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_arrays(f"{path}/{i}", v, arrays) for i, v in enumerate(value)]
-    raise TypeError(
+        items = [_without_arrays(f"{path}/{i}", v, arrays) for i, v in enumerate(value)]
+        return {TUPLE_KEY: items} if isinstance(value, tuple) else items
+    raise UnsavableStateError(
         f"{path} is a {type(value).__name__}, which a checkpoint cannot hold; use numbers, texts, arrays of "
-        "numbers, and lists and mappings of them"
+        "numbers, and lists and mappings of them, with texts as keys"
     )
+
+
+def _has_plain_keys(value: Mapping[Any, Any]) -> bool:
+    return all(isinstance(key, str) and key not in KEYS for key in value)
 
 
 def _with_arrays(tree: Any, arrays: Mapping[str, Array]) -> Any:
@@ -83,6 +107,11 @@ def _with_arrays(tree: Any, arrays: Mapping[str, Array]) -> Any:
         return [_with_arrays(one, arrays) for one in tree]
     if not isinstance(tree, dict):
         return tree
+    if TUPLE_KEY in tree:
+        return tuple(_with_arrays(one, arrays) for one in tree[TUPLE_KEY])
+    if NUMBER_KEY in tree:
+        dtype, value = tree[NUMBER_KEY]
+        return np.dtype(dtype).type(value)
     if ARRAY_KEY not in tree:
         return {k: _with_arrays(v, arrays) for k, v in tree.items()}
     name = tree[ARRAY_KEY]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from flowrl.graph.model import Graph, Limits, paths_text
+from flowrl.graph.model import Graph, Limits, SnapshotSettings, paths_text
 from flowrl.graph.param_reader import written_params, written_value
 from flowrl.graph.yaml_text import flow_text
 
@@ -56,7 +56,7 @@ def compute_alike(a: Graph, b: Graph) -> bool:
     """Whether two graphs compute the same: they differ at most in where they run and where they end."""
     return all(
         change.section == "placement"
-        or (change.section == "graph" and change.values[0][0].startswith("limits."))
+        or (change.section == "graph" and change.values[0][0].startswith(("limits.", "snapshots.")))
         for change in changes(a, b)
     )
 
@@ -105,7 +105,9 @@ def _entry_changes(section: str, old: Entries, new: Entries) -> Iterator[Change]
 
 def _settings(graph: Graph) -> dict[str, Any]:
     limits = {f"limits.{n}": getattr(graph.limits, n) for n in Limits.__dataclass_fields__}
-    return {"seed": graph.seed, "torch_threads": graph.torch_threads, **limits}
+    names = SnapshotSettings.__dataclass_fields__
+    snapshots = {f"snapshots.{n}": getattr(graph.snapshots, n) for n in names}
+    return {"seed": graph.seed, "torch_threads": graph.torch_threads, **limits, **snapshots}
 
 
 def _node_entries(graph: Graph, other: Graph) -> Entries:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase
+from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase, SnapshotSettings
 from flowrl.graph.needed_files import modules_beside
 from flowrl.graph.param_reader import part_fields, written_params, written_value
 from flowrl.graph.tree import as_mapping
@@ -24,6 +24,8 @@ def expand(graph: Graph, origins: bool = False) -> str:
         lines.append(f"modules: {flow_text(modules)}")
     if graph.limits != Limits():
         lines.append(f"limits: {flow_text(_limits(graph.limits))}")
+    if graph.snapshots != SnapshotSettings():
+        lines.append(f"snapshots: {flow_text(_given(graph.snapshots))}")
     lines += ["", "nodes:"]
     for spec in graph.nodes.values():
         lines += _node(spec, origins)
@@ -46,6 +48,11 @@ def _modules(graph: Graph) -> list[str]:
 
 def _limits(limits: Limits) -> dict[str, Any]:
     named = {"time" if n == "time_s" else n: getattr(limits, n) for n in Limits.__slots__}
+    return {k: v for k, v in named.items() if v is not None}
+
+
+def _given(settings: SnapshotSettings) -> dict[str, Any]:
+    named = {n: getattr(settings, n) for n in SnapshotSettings.__slots__}
     return {k: v for k, v in named.items() if v is not None}
 
 

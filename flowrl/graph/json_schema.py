@@ -82,6 +82,7 @@ def _root() -> Schema:
         "torch_threads": {**_or_null(_whole_number(1, 1024)), "default": 1},
         "modules": _modules(),
         "limits": _limits(),
+        "snapshots": _snapshots(),
         "params": {"type": ["object", "null"], "description": "values for ${name}"},
         "ports": {
             "type": "object",
@@ -122,6 +123,13 @@ def _limits() -> Schema:
     counts = {name: _or_null(_whole_number(1)) for name in ("steps", "train_iters", "rounds")}
     time = {**_or_null(time), "description": "such as 90, 30s, 10m or 2h"}
     return _closed({**counts, "time": time})
+
+
+def _snapshots() -> Schema:
+    time: Schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
+    seconds = {**_or_null(time), "description": "such as 60 or 10m"}
+    counts = {name: _or_null(_whole_number(1)) for name in ("every_rounds", "keep")}
+    return _closed({"every_s": seconds, **counts})
 
 
 def _edges() -> Schema:

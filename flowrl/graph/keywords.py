@@ -10,6 +10,7 @@ ROOT_KEYS = (
     "torch_threads",
     "modules",
     "limits",
+    "snapshots",
     "params",
     "nodes",
     "edges",

@@ -272,6 +272,20 @@ class Limits:
         return Limits(**{**known, **{k: v for k, v in others.items() if v is not None}})
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotSettings:
+    """How often a run saves snapshots, and how many it keeps."""
+
+    every_s: float | None = None
+    every_rounds: int | None = None
+    keep: int = 2
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether snapshots are saved without a request."""
+        return self.every_s is not None or self.every_rounds is not None
+
+
 @dataclass(slots=True)
 class Graph:
     """A resolved graph: every port is found and every parameter has a value."""
@@ -281,6 +295,7 @@ class Graph:
     seed: int = 0
     torch_threads: int = 1
     limits: Limits = field(default_factory=Limits)
+    snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
     nodes: dict[str, NodeSpec] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)

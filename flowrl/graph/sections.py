@@ -10,7 +10,7 @@ from typing import Any
 
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.keywords import PLACE
-from flowrl.graph.model import Graph, Limits, PortRef, linked_groups
+from flowrl.graph.model import Graph, Limits, PortRef, SnapshotSettings, linked_groups
 from flowrl.graph.yaml_text import YamlValue
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
@@ -32,6 +32,7 @@ def read_sections(
         fields.get("torch_threads"), "torch_threads", 1, (1, 1024), problems
     )
     graph.limits = _read_limits(fields.get("limits"), problems)
+    graph.snapshots = _read_snapshots(fields.get("snapshots"), problems)
     names = {**{n: (n,) for n in (*graph.nodes, *broken)}, **part_members(graph, parts)}
     graph.placements = _read_placements(fields.get("placements"), names, problems)
 
@@ -132,6 +133,33 @@ def _read_limits(item: YamlValue | None, problems: Problems) -> Limits:
             hint = spelling_hint(name, (*_COUNTS, "time"))
             problems.add(entry.entry_location, f"limits: unknown key '{name}'", hint)
     return Limits(**found)
+
+
+def _read_snapshots(item: YamlValue | None, problems: Problems) -> SnapshotSettings:
+    if item is None or item.value is None:
+        return SnapshotSettings()
+    hint = "snapshots: {every_s: 60, keep: 2}"
+    if not isinstance(item.value, dict):
+        problems.add(item.location, "snapshots: expected a mapping", hint)
+        return SnapshotSettings()
+    found: dict[str, Any] = {}
+    for name, entry in item.value.items():
+        if name not in SnapshotSettings.__slots__:
+            spelling = spelling_hint(name, SnapshotSettings.__slots__)
+            problems.add(entry.entry_location, f"snapshots: unknown key '{name}'", spelling)
+        elif entry.value is None:
+            continue
+        elif name == "every_s":
+            found[name] = parse_seconds(entry.value)
+            if found[name] is None:
+                what = f"snapshots.every_s is {shortened_repr(entry.plain())}"
+                problems.add(entry.location, what, "expected seconds, or a time such as 10m")
+        else:
+            found[name] = _read_number(entry, f"snapshots.{name}", 1, (1, 2**31), problems)
+    settings = SnapshotSettings(**found)
+    if not settings.is_regular:
+        problems.add(item.location, "snapshots: it is not said how often", hint)
+    return settings
 
 
 def _read_placements(

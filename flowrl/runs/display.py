@@ -30,7 +30,7 @@ RATE_S = 5.0  # rates are averages over at least this time
 LINE_EVERY_S = 5.0
 SHOWN_SITES = 4  # by name
 BAR_WIDTH = 20  # characters
-STOPPING = "stopping after this train iteration; Ctrl-C again stops at once"
+STOPPING = "stopping after this round; Ctrl-C again stops at once"
 
 
 class Watcher:

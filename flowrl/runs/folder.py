@@ -9,6 +9,7 @@ timings.jsonl      where the time went
 summary.json       how the run ended (and error.txt, if it failed)
 checkpoints/       best.safetensors, last.safetensors
 logs/              a log for each instance
+snapshots/         the whole state of the run, if it saves snapshots
 tokens.bin         hashes of all tokens, with `run --hash-tokens`
 tb/                the metrics and histograms for TensorBoard
 """
@@ -19,6 +20,7 @@ import contextlib
 import errno
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -122,10 +124,17 @@ class RunFolder:
             for name in ("checkpoints", "logs", "tb"):
                 (path / name).mkdir(parents=True, exist_ok=True)
 
-    def open_tensorboard(self, settings: Mapping[str, Setting]) -> None:
-        """Write the settings of the graph for TensorBoard, and metrics and speeds from now on."""
+    def open_tensorboard(
+        self, settings: Mapping[str, Setting], continue_after: int | None = None
+    ) -> None:
+        """Write the settings of the graph for TensorBoard, and metrics and speeds from now on.
+
+        A run that continues replaces what was written after this number of env steps.
+        """
         with explain_disk_errors(self.path):
             self._tensorboard = TensorBoardWriter(self.absolute_path / "tb")
+            if continue_after is not None:
+                self._tensorboard.replace_after(continue_after)
             self._tensorboard.begin_session(settings)
 
     def end_tensorboard(self, success: bool) -> None:
@@ -133,6 +142,23 @@ class RunFolder:
         with explain_disk_errors(self.path):
             if self._tensorboard is not None:
                 self._tensorboard.end_session(success)
+
+    def mark(self) -> dict[str, int]:
+        """Return the sizes of the files of records, which are written up to now."""
+        names = [METRICS_FILE, *(f"logs/{path.name}" for path in self._logs())]
+        paths = {name: self.absolute_path / name for name in names}
+        return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
+
+    def continue_after(self, mark: Mapping[str, int]) -> None:
+        """Continue the files of records from a mark: what was written after it will be written again."""
+        with explain_disk_errors(self.path):
+            for name in (METRICS_FILE, *(f"logs/{path.name}" for path in self._logs())):
+                path = self.absolute_path / name
+                if path.exists():
+                    os.truncate(path, min(int(mark.get(name, 0)), path.stat().st_size))
+
+    def _logs(self) -> list[Path]:
+        return sorted((self.absolute_path / "logs").glob("*.log"))
 
     def write_text(self, name: str, text: str) -> None:
         self._write_atomically(name, text.encode())

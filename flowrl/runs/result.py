@@ -41,6 +41,10 @@ class RunResult:
     seed: int = 0
     why: str = ""
     repeat: str = ""  # the command that repeats the run, if its cut was not known ahead
+    resumed_after: int | None = None  # the rounds after which a run that was continued began
+    snapshot_rounds: int | None = None  # the completed rounds of the newest snapshot
+    state_digest: str = ""  # of everything that the snapshot holds
+    resume: str = ""  # the command that continues the run from there
     setup_s: float = 0.0  # of `wall_s`: before the first firing
     training_s: float = 0.0  # from there to the cut
     shutdown_s: float = 0.0  # after it
@@ -150,6 +154,8 @@ def result_text(result: RunResult) -> str:
     lines += [f"warning: {line}" for line in result.warnings]
     if result.repeat:
         lines.append(f"to repeat: {result.repeat}")
+    if result.resume:
+        lines.append(f"to continue: {result.resume}")
     if result.digest:
         lines.append(f"digest {result.digest}")
     lines.append(f"run folder {result.run_dir}")

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,12 @@ from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE, RunFolder, create
 from flowrl.runs.peek import PeekAnswers
 from flowrl.runs.query_server import answering_queries
 from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
+from flowrl.runs.run_snapshots import (
+    ContinuedRun,
+    RunSnapshots,
+    known_snapshot_rounds,
+    unsavable_reason,
+)
 from flowrl.runs.run_status import status_of, timings_row
 from flowrl.runtime.executor import Cut, Executor
 from flowrl.runtime.interruptions import RunInterrupted
@@ -44,6 +50,7 @@ from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
 from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.graph_transfer import graph_to_send, require_importable
+from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from flowrl.runtime.status import RUN_STATUS, NodeStats
 
 if TYPE_CHECKING:
@@ -69,8 +76,12 @@ class Run:
         watcher: Watcher | None = None,
         hash_tokens: bool = False,
         begun_s: float | None = None,
+        continued: ContinuedRun | None = None,
     ) -> None:
-        """`begun_s` is when the command or the call began, of `time.perf_counter`; by default, now."""
+        """`begun_s` is when the command or the call began, of `time.perf_counter`; by default, now.
+
+        `continued` is the run that continues, in its folder.
+        """
         self.begun_s = time.perf_counter() if begun_s is None else begun_s
         self.placement = placement
         given = checked.require_sound().graph
@@ -90,6 +101,9 @@ class Run:
         if "process" in self.layout.kinds.values():  # on this machine or on a host
             require_importable(self.graph)
         self.out = out
+        self.continued = continued
+        self.snapshots: RunSnapshots | None = None
+        self._unsavable = "it has not begun"  # why no snapshot can be saved
         self.hash_tokens = hash_tokens
         self.watcher = watcher or Watcher()
         self.folder: RunFolder | None = None
@@ -172,9 +186,7 @@ class Run:
             importable_modules(self.graph.folders),
             crash_tracebacks(),
         ):
-            folder = self.folder = RunFolder(
-                create_run_folder(self.graph.name.replace("/", "_"), self.seed, self.out)
-            )
+            folder = self.folder = self._open_folder()
             warn = partial(self.watcher.note, self)
             with answering_queries(self.graph.name, self.placement, folder.path, self.answer, warn):
                 try:
@@ -187,6 +199,41 @@ class Run:
                 finally:
                     self._close(folder)
 
+    def _open_folder(self) -> RunFolder:
+        if self.continued is None:
+            name = self.graph.name.replace("/", "_")
+            return RunFolder(create_run_folder(name, self.seed, self.out))
+        folder = RunFolder(self.continued.folder)
+        folder.continue_after(self.continued.mark["files"])
+        self._returns.last, self._returns.best = self.continued.mark["returns"]
+        return folder
+
+    def _mark(self) -> dict[str, Any]:
+        """How far the run's records have been written, for the snapshot of this moment."""
+        assert self.folder is not None
+        returns = [self._returns.last, self._returns.best]
+        return {"files": self.folder.mark(), "returns": returns}
+
+    def _make_snapshots(self, folder: RunFolder, executor: Executor) -> None:
+        """Let the executor save snapshots, if it can."""
+        settings = self.graph.snapshots
+        is_single_site = list(self.layout.kinds) == [MAIN]
+        self._unsavable = unsavable_reason(self.checked, is_single_site)
+        if self._unsavable:
+            if settings.is_regular:
+                hint = "leave `snapshots` out, or take `--placement serial`"
+                raise UsageError(f"snapshots: {self._unsavable}; {hint}")
+            return
+        known = known_snapshot_rounds(self.checked, self.limits) if settings.is_regular else ()
+        executor.snapshots = self.snapshots = RunSnapshots(
+            folder.absolute_path,
+            SnapshotSchedule(settings.every_s, settings.every_rounds, known),
+            settings.keep,
+            {"seed": self.seed, "limits": asdict(self.limits), "libraries": library_versions()},
+            self._mark,
+            lambda text: self.watcher.note(self, text),
+        )
+
     def answer(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a query. The thread of the query server calls this."""
         if query.get("ask") == "status":
@@ -195,9 +242,21 @@ class Run:
         if query.get("ask") == "stop":
             self.stop(now=bool(query.get("now")))
             return {"stopping": True}
+        if query.get("ask") == "snapshot":
+            return self._answer_about_snapshots(bool(query.get("request")))
         if query.get("ask") == "peek":
             return self._peek_answers.answer(self.executor, query)
-        raise UsageError(f"unknown query {query.get('ask')!r}; known: status, stop, peek")
+        raise UsageError(f"unknown query {query.get('ask')!r}; known: status, stop, snapshot, peek")
+
+    def _answer_about_snapshots(self, is_request: bool) -> dict[str, Any]:
+        """Say after how many rounds the newest snapshot was saved; ask for another one if this is a request."""
+        snapshots = self.snapshots
+        if snapshots is None:
+            raise UsageError(f"the run cannot save a snapshot: {self._unsavable}")
+        if is_request:
+            snapshots.schedule.request()
+        newest = snapshots.newest.rounds if snapshots.newest else None
+        return {"newest": newest, "problems": list(snapshots.problems)}
 
     def stop(self, now: bool = False) -> None:
         """Ask for a cut, as Ctrl-C does, or end the run at once, as a second Ctrl-C does. Any thread may call this."""
@@ -244,6 +303,7 @@ class Run:
             seed=self.seed,
             why=why,
             repeat=repeat,
+            **self._snapshot_facts(),
             setup_s=round(setup_s, 3),
             training_s=round(training_s, 3),
             shutdown_s=round(max(wall_s - setup_s - training_s, 0.0), 3),
@@ -254,8 +314,22 @@ class Run:
             warnings=(
                 *(self.hosts.warnings() if self.hosts else ()),
                 *(self.executor.warnings() if self.executor else ()),
+                *(self.snapshots.problems if self.snapshots else ()),
             ),
         )
+
+    def _snapshot_facts(self) -> dict[str, Any]:
+        """The newest snapshot, and the command that continues the run from there."""
+        newest = self.snapshots.newest if self.snapshots else None
+        after = self.continued.snapshot.rounds if self.continued else None
+        if newest is None:
+            return {"resumed_after": after}
+        return {
+            "resumed_after": after,
+            "snapshot_rounds": newest.rounds,
+            "state_digest": newest.state_digest,
+            "resume": f"flowrl resume {shlex.quote(self.run_dir)}",
+        }
 
     def _remedy_of(self, node: NodeStats) -> str:
         spec = self.graph.nodes[node.instance.partition("#")[0]]
@@ -271,6 +345,9 @@ class Run:
         folder.write_text("graph.dot", graph_dot_text(self.checked))
         folder.write_json(ENVIRONMENT_FILE, self._environment())
         folder.write_text("params.yaml", params_text(self.graph))
+        if self.continued is not None:
+            folder.open_tensorboard(self.settings, self.continued.snapshot.counts.env_steps)
+            return
         for spec in self.graph.nodes.values():
             for replica in range(spec.replicas):
                 folder.create_log(instance_key(spec.name, replica))
@@ -301,8 +378,11 @@ class Run:
                 self.hosts,
                 lambda text: self.watcher.note(self, text),
             )
+        assert self.folder is not None
+        self._make_snapshots(self.folder, self.executor)
+        if self.continued is not None:
+            self.executor.continue_from(self.continued.snapshot)
         if self.hash_tokens:
-            assert self.folder is not None
             self.executor.hash_tokens(self.folder.open_token_file(self.graph))
         if self.is_stopping:
             self.executor.stop("interrupt", "flowrl stop")
@@ -330,6 +410,8 @@ class Run:
         if weights:
             folder.write_checkpoint("last", weights, {"why": cut.why})
         folder.append_timings(self.wall_s, self.timings, now=True)
+        if self.snapshots is not None:
+            self.snapshots.end()
         self._close_nodes()  # before the summary, which names the nodes that failed to close
         if self.hosts is not None:
             self.hosts.close(cut.why)
@@ -381,6 +463,8 @@ class Run:
     def _close(self, folder: RunFolder) -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(folder.close)
+            if self.snapshots is not None:
+                stack.callback(self.snapshots.end)
             if self.hosts is not None:
                 stack.callback(self.hosts.close, "it has failed, or was stopped")
             if self.executor is not None:

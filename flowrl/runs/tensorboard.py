@@ -4,7 +4,8 @@ tensorboardX would do this, but it loads torch (0.7 s and 195 MB in every coordi
 measurement), so the format is written here. A file is a sequence of records: length, checksum of the length, event,
 checksum of the event. The checksum is CRC-32C, masked as TFRecord files mask it.
 
-An event is a protobuf with the fields wall_time 1, step 2, file_version 3 and summary 5; a summary has values 1; a
+An event is a protobuf with the fields wall_time 1, step 2, file_version 3, summary 5 and session_log 7; a session log
+has a status 1; a summary has values 1; a
 value has tag 1, simple_value 2, histogram 5 and metadata 9. A histogram has the least number 1, the greatest 2, the
 count 3, the sum 4, the sum of squares 5, and for each bin its upper edge 6 and its count 7, both packed. The metadata
 of a value without a number say which plugin reads it: plugin_data 1 has plugin_name 1 and content 2. The content for
@@ -27,6 +28,7 @@ FLUSH_EVERY_S = 2.0
 VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5  # protobuf wire types
 REVERSED_POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli)
 CHECKSUM_MASK = 0xA282EAD8
+SESSION_START = 1  # of a session log
 SUCCESS, FAILURE = 1, 2  # statuses of a session of the plugin hparams
 
 
@@ -53,6 +55,11 @@ class TensorBoardWriter:
         ]
         summary = b"".join(_field(1, BYTES, value) for value in values)
         self._write(_field(2, VARINT, _varint(step)) + _field(5, BYTES, summary))
+
+    def replace_after(self, step: int) -> None:
+        """Let TensorBoard hide what earlier files have after this step, because the run continues from there."""
+        start = _field(1, VARINT, _varint(SESSION_START))
+        self._write(_field(2, VARINT, _varint(step + 1)) + _field(7, BYTES, start))
 
     def begin_session(self, settings: Mapping[str, bool | float | str]) -> None:
         """Write the settings of the run, which the page HPARAMS compares with those of other runs."""

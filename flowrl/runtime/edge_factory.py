@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.checks.service_paths import ServicePath
 from flowrl.core.context import Context
 from flowrl.core.errors import NodeError
 from flowrl.core.node import Node
 from flowrl.core.ports import In
+from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
@@ -34,6 +36,9 @@ class LocalService:
     replica: Replica
     node: Callable[[], Node]  # returns the service, which changes when it is recreated
     recreate: Callable[[], Node]
+    # The state of the last service of a path that begins with this one.
+    save: Callable[[ServicePath], SavedState]
+    load: Callable[[ServicePath, SavedState], None]
 
 
 class EdgeFactory:
@@ -117,6 +122,16 @@ class EdgeFactory:
         The records of the service are emitted into `contexts`. With `fresh`, the service is recreated.
         """
         return None
+
+    def save_remote_service(self, edge: Edge, path: ServicePath, replica: int) -> SavedState:
+        """Return the state of the last service of a path that begins with the service of this link, elsewhere."""
+        raise AssertionError("all services live on this site")
+
+    def load_remote_service(
+        self, edge: Edge, path: ServicePath, replica: int, saved: SavedState
+    ) -> None:
+        """Load the state of the last service of such a path."""
+        raise AssertionError("all services live on this site")
 
     def serve_remote_clients(self, service: LocalService, contexts: dict[Replica, Context]) -> None:
         """Let clients on other sites call a service of this site."""

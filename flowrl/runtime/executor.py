@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from flowrl.core.state import Count, State
+from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSink
 from flowrl.runtime.status import NodeStats, SiteStatus
 from flowrl.runtime.token_hashing import TokenHashSink
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
@@ -36,7 +37,11 @@ class Executor(Protocol):
 
     began_s: float | None  # the start of the first firing, by `time.perf_counter`
     ended_s: float | None  # when the cut was reached
+    snapshots: SnapshotSink | None  # to be set before `run`
     summaries: dict[int, TokenSummary]  # by the number of the request; who reads one removes it
+
+    def continue_from(self, snapshot: Snapshot) -> None:
+        """Begin where a snapshot was saved. To be called before `run`."""
 
     def run(self) -> Cut:
         """Fire the instances until the earliest cut, or raise the error that prevents it."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.serial_program import Schedule
+from flowrl.core.context import instance_key
 from flowrl.core.errors import NodeError
 from flowrl.core.ports import In, StateOut
+from flowrl.core.saved_state import SavedState
 from flowrl.core.state import State
 from flowrl.graph.model import Edge, NodeSpec, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair
@@ -112,6 +115,17 @@ class Instances:
                 show(found)
 
         instance.observe_next(observe)
+
+    def save_services(self) -> Iterator[tuple[str, SavedState]]:
+        """Yield the key and the state of each service whose calls belong to the firings of this site."""
+        for path, replica in self._nodes.service_paths():
+            yield instance_key(path[-1], replica), self._nodes.save_service(path, replica)
+
+    def service_loaders(self) -> Iterator[tuple[str, Callable[[SavedState], None]]]:
+        """Yield the key of each such service, and the function that loads its state."""
+        for path, replica in self._nodes.service_paths():
+            load = partial(self._nodes.load_service, path, replica)
+            yield instance_key(path[-1], replica), load
 
     def recreate_node(self, instance: Instance) -> None:
         """Replace the node of a failed instance by a new one with new services."""

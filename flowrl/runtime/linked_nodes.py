@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.ordering import exclusive_services, services_before_clients
+from flowrl.checks.service_paths import ServicePath, service_paths
 from flowrl.core.context import Context, ServiceExample, instance_key
 from flowrl.core.errors import FlowError, NodeError
 from flowrl.core.node import Facts, Node
 from flowrl.core.ports import In, Link, Out, Service
+from flowrl.core.saved_state import SavedState
 from flowrl.graph.model import Edge, Graph, NodeSpec, client_roles, link_edges
 from flowrl.runtime.edge_factory import EdgeFactory, LocalService, Replica
 from flowrl.runtime.instance import RAISED
@@ -58,6 +61,8 @@ class LinkedNodes:
             (name, replica),
             lambda: self._nodes[name, replica],
             lambda: self.recreate(name, replica),
+            lambda path: self.save_service(path, replica),
+            lambda path, saved: self.load_service(path, replica, saved),
         )
         self._edges.serve_remote_clients(service, self._service_contexts)
 
@@ -83,6 +88,51 @@ class LinkedNodes:
         node = self._make(self._checked.graph.nodes[name], old.ctx, fresh=True)
         self._nodes[name, replica] = node
         return node
+
+    # the state of services
+
+    def service_paths(self) -> Iterator[tuple[ServicePath, int]]:
+        """Yield the path to each service whose calls belong to the firings of this site, and the replica."""
+        for path in service_paths(self._checked.graph).values():
+            for replica in range(self._checked.graph.nodes[path[0]].replicas):
+                if self._edges.is_local(path[0], replica):
+                    yield path, replica
+
+    def save_service(self, path: ServicePath, replica: int) -> SavedState:
+        """Return the state of the last service of a path, of which at least the first node is on this site."""
+        remote = self._first_remote(path, replica)
+        if remote is not None:
+            return self._edges.save_remote_service(*remote, replica)
+        node = self._nodes[path[-1], replica]
+        try:
+            saved = SavedState.of({"restarts": node.ctx.restarts, "state": node.state_dict()})
+            saved.parts()
+            return saved
+        except RAISED as error:
+            raise NodeError(node.ctx.key, "saving its state", error) from error
+
+    def load_service(self, path: ServicePath, replica: int, saved: SavedState) -> None:
+        """Load the state of the last service of a path."""
+        remote = self._first_remote(path, replica)
+        if remote is not None:
+            self._edges.load_remote_service(*remote, replica, saved)
+            return
+        node = self._nodes[path[-1], replica]
+        try:
+            data = saved.state_dict()
+            node.ctx.restarts = int(data["restarts"])
+            node.load_state_dict(data["state"])
+        except RAISED as error:
+            raise NodeError(node.ctx.key, "loading its state", error) from error
+
+    def _first_remote(self, path: ServicePath, replica: int) -> tuple[Edge, ServicePath] | None:
+        """Return the first link of a path that leads to another site, and the path from there; None without one."""
+        for client, service in pairwise(path):
+            if not self._edges.is_local(service, replica):
+                links = link_edges(self._checked.graph)
+                edge = next(e for e in links if (e.to.node, e.source.node) == (client, service))
+                return edge, path[path.index(service) :]
+        return None
 
     def close(self) -> None:
         """Close every node once, even if one of them raises an error. Nodes that fire are closed first."""
@@ -168,6 +218,7 @@ def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -
         client_roles=client_roles(graph).get(spec.name, frozenset()),
         examples=_service_examples(graph, spec),
         consumed_outputs=schedule.active_outputs(spec.name),
+        may_end_run=spec.cls.may_end_run,
         effect_timing="later" if spec.fires else "never",
     )
 

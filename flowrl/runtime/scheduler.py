@@ -8,10 +8,12 @@ that node's place in the order.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from itertools import accumulate, repeat
+from typing import NamedTuple
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.checks.firing_counts import firings_before
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens
 from flowrl.checks.serial_program import Schedule, WarmUpSchedule
 from flowrl.core.context import DeferredEffect, Record, VerdictRecord
@@ -32,7 +34,16 @@ from flowrl.runtime.instance import RAISED, Instance
 from flowrl.runtime.instances import Instances
 from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.site_state import Position
+from flowrl.runtime.snapshot import Parts, load_parts
 from flowrl.runtime.token_hashing import TokenHasher, TokenHashSink
+
+
+class RemainingPhase(NamedTuple):
+    """A phase of the warm-up that is not over."""
+
+    number: int  # from 1
+    warm_up: WarmUpSchedule
+    end: int  # the completed rounds, of all phases, at its end
 
 
 class Scheduler(ABC):
@@ -48,12 +59,13 @@ class Scheduler(ABC):
         """Make the instances. `on_making` is called with each one before it is made."""
         self.checked = checked.require_sound()
         self.graph, self.program = checked.graph, checked.program
-        self.rounds = 0  # completed rounds, without those of the warm-up
+        self.warm_up_rounds = sum(warm.rounds for warm in self.program.warmup)
         self.instances = Instances(checked, seed, edges, on_making)
         self.site = edges.site
         self.current_step: ScheduleStep | None = None  # of the innermost schedule
         self.deferred_effects = DeferredEffects()
         self._edges = edges
+        self._saved_parts: Parts | None = None  # of the snapshot from which a run continues
         self._remote_instances: dict[str, RemoteInstance] = {}
         self._verdict: VerdictRecord | None = None  # the verdict with the earliest cut
         # The length of its position's prefix. The cut includes the steps that its firing paces.
@@ -62,6 +74,10 @@ class Scheduler(ABC):
             instance.on_record = self._on_record
 
     # hooks
+
+    @abstractmethod
+    def before_first_round(self) -> None:
+        """Called when the instances have all that they need to fire. May wait or raise."""
 
     @abstractmethod
     def before_round(self) -> RoundStop | None:
@@ -134,18 +150,47 @@ class Scheduler(ABC):
 
     # the program
 
+    def begin_after(self, rounds: int, parts: Parts) -> None:
+        """Let `execute` begin after these rounds, in which the instances had what the parts say."""
+        self._saved_parts = parts
+        self.site.rounds, self.site.position_prefix = rounds, (rounds,)
+
     def execute(self) -> None:
         """Execute the warm-up, and then rounds until a hook raises an exception."""
         self._forget_making_time()
-        self._warm_up()
-        steps = self._steps(self.program.round)
+        phases = self._remaining_phases()
+        steps = self._enter_phase(phases)
+        self._load_saved_parts()
+        self.before_first_round()
+        while phases:
+            phase = phases[0]
+            while self.site.rounds < phase.end:
+                self.site.round = self.site.rounds - (phase.end - phase.warm_up.rounds)
+                self._run_round(steps)
+                if self.site.rounds == phase.end:
+                    self._apply_settings(phase.warm_up, restore=True)
+                    steps = self._enter_phase(phases[1:])
+                self.after_round(warm_up=True)
+            del phases[0]
         if not self.program.round.order:
             self.end_without_rounds()
         while True:
             self.site.round = self.rounds
             self._run_round(steps)
-            self.rounds += 1
             self.after_round(warm_up=False)
+
+    @property
+    def rounds(self) -> int:
+        """The number of completed rounds, without those of the warm-up."""
+        return max(self.site.rounds - self.warm_up_rounds, 0)
+
+    def _load_saved_parts(self) -> None:
+        if self._saved_parts is None:
+            return
+        load_parts(self.instances, self._saved_parts)
+        self._saved_parts = None
+        for name, remote in self._remote_instances.items():
+            remote.fired = firings_before(self.program, self.site.rounds, name)
 
     def _forget_making_time(self) -> None:
         """Forget the time of calls and parts while nodes were made, which belongs to no firing."""
@@ -154,21 +199,27 @@ class Scheduler(ABC):
         for instance in self.instances.all():
             instance.ctx.parts_s.update(dict.fromkeys(instance.ctx.parts_s, 0.0))
 
-    def _warm_up(self) -> None:
-        site = self.site
-        for number, warm in enumerate(self.program.warmup, 1):
-            site.phase = f"warm-up {number}, "
-            self.instances.connect([warm.schedule])
-            self._apply_settings(warm)
-            steps = self._steps(warm.schedule)
-            for round_of_phase in range(warm.rounds):
-                site.round = round_of_phase
-                self._run_round(steps)
-                self.after_round(warm_up=True)
-            self._apply_settings(warm, restore=True)
-        site.phase = ""
-        if self.program.warmup:
-            self.instances.connect([self.program.round])
+    def _remaining_phases(self) -> list[RemainingPhase]:
+        """Return the phases of the warm-up that are not over."""
+        phases = self.program.warmup
+        ends = accumulate(warm.rounds for warm in phases)
+        found = [
+            RemainingPhase(n, w, e) for n, (w, e) in enumerate(zip(phases, ends, strict=True), 1)
+        ]
+        return [phase for phase in found if phase.end > self.site.rounds]
+
+    def _enter_phase(self, phases: Sequence[RemainingPhase]) -> list[ScheduleStep]:
+        """Connect the instances for the first of these phases, or for the rounds after them; return its steps."""
+        if phases:
+            self.site.phase = f"warm-up {phases[0].number}, "
+            schedule: Schedule = phases[0].warm_up.schedule
+            self.instances.connect([schedule])
+            self._apply_settings(phases[0].warm_up)
+        else:
+            self.site.phase, schedule = "", self.program.round
+            if self.program.warmup:
+                self.instances.connect([schedule])
+        return self._steps(schedule)
 
     def _apply_settings(self, warm: WarmUpSchedule, restore: bool = False) -> None:
         """Apply the settings of a phase, or restore the settings of the graph."""

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.core.context import Record
+from flowrl.core.errors import NodeError
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN
@@ -19,6 +19,8 @@ from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weigh
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import FailureRecord, Irregularities, RecordSink, RecordSource
 from flowrl.runtime.scheduler import Scheduler
+from flowrl.runtime.snapshot import save_parts
+from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSink
 from flowrl.runtime.status import NodeStats, SiteStatus, in_graph_order
 from flowrl.runtime.status_reader import read_status
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
@@ -50,15 +52,11 @@ class SerialExecutor(Scheduler):
         self.began_s: float | None = None
         self.ended_s: float | None = None
         self.summaries: dict[int, TokenSummary] = {}
+        self.snapshots: SnapshotSink | None = None
         self._requested_cut: CutReason | None = None
         self._deadline_s = float("inf")
         self._learners = self._with_role("learner")
         self._collectors = self._with_role("collector")
-        # A requested cut falls after a train iteration, so that --train-iters can repeat it. Without train iterations
-        # in each round it falls after a round.
-        schedule = self.program.round
-        learns = self.graph.first_learner in schedule.order and not may_lack_tokens(schedule)
-        self._cuts_after_rounds = not learns
 
     def _with_role(self, role: str) -> list[Instance]:
         names = self.graph.nodes_of_role(role)
@@ -81,6 +79,9 @@ class SerialExecutor(Scheduler):
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         self._requested_cut = (reason, why)
+
+    def continue_from(self, snapshot: Snapshot) -> None:
+        self.begin_after(snapshot.rounds, snapshot.parts)
 
     def peek(self, request: PeekRequest) -> None:
         self.instances.peek(request, lambda found: self.summaries.update({found.number: found}))
@@ -120,6 +121,17 @@ class SerialExecutor(Scheduler):
 
     # hooks of the scheduler
 
+    def before_first_round(self) -> None:
+        if self.graph.snapshots.is_regular:  # a state that cannot be saved is an error now
+            save_parts(self.instances)
+        limits, counts = self.limits, self.counts  # a run may continue where it had reached a limit
+        if limits.train_iters is not None and counts.train_iters >= limits.train_iters:
+            raise CutReached(*limit_reached("train_iters", limits.train_iters))
+        if self.rounds and limits.steps is not None and counts.env_steps >= limits.steps:
+            raise CutReached(*limit_reached("steps", limits.steps))
+        if limits.rounds is not None and self.rounds >= limits.rounds:
+            raise CutReached(*limit_reached("rounds", limits.rounds))
+
     def before_round(self) -> None:
         return None
 
@@ -135,15 +147,17 @@ class SerialExecutor(Scheduler):
             return
         if learner.fired == self.limits.train_iters:
             raise CutReached(*limit_reached("train_iters", learner.fired))
-        self._cut_on_request()
 
     def after_round(self, warm_up: bool) -> None:
         limits = self.limits
+        is_requested = self._is_cut_requested()
+        if self.snapshots is not None:
+            self._save_snapshot(self.snapshots, is_requested)
         if not warm_up and limits.steps is not None and self.counts.env_steps >= limits.steps:
             raise CutReached(*limit_reached("steps", limits.steps))
         if not warm_up and self.rounds == limits.rounds:
             raise CutReached(*limit_reached("rounds", self.rounds))
-        if warm_up or self._cuts_after_rounds:
+        if is_requested:
             self._cut_on_request()
 
     def end_without_rounds(self) -> None:
@@ -154,9 +168,25 @@ class SerialExecutor(Scheduler):
     ) -> None:
         self.irregularities.pass_on(self.sink, source, record)
 
+    def _is_cut_requested(self) -> bool:
+        """Whether `stop` was called, or the time limit is reached."""
+        return self._requested_cut is not None or self.site.last_fired_s >= self._deadline_s
+
     def _cut_on_request(self) -> None:
-        """Cut if `stop` was called, or if the time limit is reached."""
         if self._requested_cut is not None:
             raise CutReached(*self._requested_cut)
-        if self.limits.time_s is not None and self.site.last_fired_s >= self._deadline_s:
-            raise CutReached(*limit_reached("time", self.limits.time_s))
+        assert self.limits.time_s is not None
+        raise CutReached(*limit_reached("time", self.limits.time_s))
+
+    def _save_snapshot(self, sink: SnapshotSink, is_requested: bool) -> None:
+        """Save a snapshot if one is due after this round, or if the run ends with it on request."""
+        if is_requested:
+            sink.schedule.request()
+        rounds = self.site.rounds
+        if sink.schedule.due_within(rounds, rounds):
+            try:
+                parts = save_parts(self.instances)
+            except NodeError as error:
+                sink.fail(str(error))
+            else:
+                sink.write(Snapshot(rounds, self.counts, sink.mark(), parts))

@@ -76,6 +76,16 @@ class StateVersions:
             raise NodeError(instance.key, f"giving its state '{self.port}'", error) from error
         return State(state.arrays, state.command, instance.fired, instance.ctx.clock)
 
+    @property
+    def round_ends(self) -> list[State]:
+        """The versions with which the last rounds ended, as many as later rounds may still read."""
+        return list(self._round_ends)
+
+    def continue_with(self, round_ends: list[State]) -> None:
+        """Continue a saved run: its last rounds ended with these versions."""
+        self._round_ends.extend(round_ends)
+        self._newest = self._whole = None
+
     def end_round(self) -> None:
         """Keep the last version of the round for later rounds, and send it to readers on other sites."""
         if self._round_ends:

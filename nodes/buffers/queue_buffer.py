@@ -24,6 +24,7 @@ class QueueBuffer(Node):
     Rows keep their order. Where a batch ends within an episode, its final row is marked as `last`.
     """
 
+    may_end_run = False
     data = In("samples")
     batches = Out("samples", rate="updates_per_push")
 

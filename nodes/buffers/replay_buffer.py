@@ -32,6 +32,7 @@ class ReplayBuffer(Node):
     """A buffer of elements, which are rows, sequences or episodes."""
 
     fires_on = "samples_per_insert"
+    may_end_run = False
     data = In("samples")
     batches = Out("samples", rate="updates_per_push")
 

@@ -20,6 +20,7 @@ class RowSplitter(Node):
     replica.
     """
 
+    may_end_run = False
     data = In(ANY)
     out = Out(ANY, rate="parts")
 

@@ -32,6 +32,7 @@ class Collector(Node):
     """
 
     role = "collector"
+    may_end_run = False
     envs: Any = Link(
         "env_manager", many=True, about="one manager, or several of the same kind of env"
     )

@@ -23,6 +23,7 @@ from flowrl.nodes.row_order import LAST, with_marked_end
 class DatasetReader(Node):
     """Emits the rows of a dataset once (type `demos`). Buffers keep them, so all later tokens are empty tables."""
 
+    may_end_run = False
     data = Out("samples")
 
     class Config(BaseConfig):

@@ -19,6 +19,7 @@ from flowrl.nodes.datasets.metadata import metadata_of
 class DatasetWriter(Node):
     """Writes a dataset (type `npz_writer`). Each firing replaces it as a whole, so it can be read during the run."""
 
+    may_end_run = False
     data = In("samples")
 
     class Config(BaseConfig):

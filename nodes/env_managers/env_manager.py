@@ -32,6 +32,7 @@ class EnvManager(Node):
     the same methods with a row for each agent, for envs whose agents share a policy.
     """
 
+    may_end_run = False
     serve = Service(
         "env_manager",
         methods=("spec", "seed", "reset", "advance", "send", "recv"),

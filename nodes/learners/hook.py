@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from flowrl.core.attribute_state import load_attributes, state_of_attributes
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
-from flowrl.nodes.attribute_state import load_attributes, state_of_attributes
 
 if TYPE_CHECKING:
     from flowrl.nodes.learners.learner import Learner

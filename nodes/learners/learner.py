@@ -14,7 +14,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, param, part, parts
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out, StateOut
-from flowrl.core.saved_state import SavedState
+from flowrl.core.saved_state import SavedState, check_names
 from flowrl.core.state import Clock, Count, State
 from flowrl.machine.environment import library_versions
 from flowrl.nodes.configured_parts import configured_parts
@@ -22,7 +22,7 @@ from flowrl.nodes.greedy_policy import GreedyPolicy
 from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights
 from flowrl.nodes.learners.warm_start import load_networks, read_learner_state
-from flowrl.nodes.models.saved_weights import check_names, check_no_nan
+from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.observations import obs_columns_in
 from flowrl.nodes.policy import Policy, made_policy, policy_for_rows
 

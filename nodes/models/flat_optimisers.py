@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from flowrl.core.saved_state import check_names
 from flowrl.nodes.lazy import tensor
-from flowrl.nodes.models.saved_weights import check_names
 
 
 class FlatOptimiser(Protocol):

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from flowrl.core.batch import Array, Column
+from flowrl.core.saved_state import check_names
 from flowrl.nodes.models.action_mask import mask_leaf, mask_tensor
 from flowrl.nodes.models.input_columns import Inputs, input_columns, leaf_name
 from flowrl.nodes.models.numpy_model import MEMORY
 from flowrl.nodes.models.optimisers import Adam, Optimiser
-from flowrl.nodes.models.saved_weights import check_names, load_parameters, saved_tensors
+from flowrl.nodes.models.saved_weights import load_parameters, saved_tensors
 from flowrl.nodes.models.torch_layers import draw_noise, has_noise
 from flowrl.nodes.observations import leaf_columns
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from flowrl.core.batch import Array
+from flowrl.core.saved_state import check_names
 from flowrl.nodes.lazy import tensor, torch
 
 if TYPE_CHECKING:
@@ -15,17 +16,6 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 Shape = tuple[int, ...]
-
-
-def check_names(owner: str, names: Collection[str], expected: Collection[str]) -> None:
-    """Raise unless a saved state has exactly the expected names."""
-    differences = {
-        "lacks": set(expected) - set(names),
-        "has unknown": set(names) - set(expected),
-    }
-    wrong = [f"{verb} {sorted(found)}" for verb, found in differences.items() if found]
-    if wrong:
-        raise ValueError(f"{owner}: the state {' and '.join(wrong)}; is it that of another model?")
 
 
 def check_shapes(owner: str, arrays: Mapping[str, Array], expected: Mapping[str, Shape]) -> None:

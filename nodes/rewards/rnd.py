@@ -12,12 +12,12 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
+from flowrl.core.saved_state import check_names
 from flowrl.nodes.configured_parts import configured_part
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.features import is_discrete
 from flowrl.nodes.models.heads import Heads, LinearHead
 from flowrl.nodes.models.model import Model, checked_model
-from flowrl.nodes.models.saved_weights import check_names
 from flowrl.nodes.moments import Moments
 from flowrl.nodes.observations import NestedColumns, obs_columns_in
 
@@ -27,6 +27,7 @@ EMBEDDING = "embedding"
 class Rnd(Node):
     """Adds a bonus for the novelty of `next_obs` to each row's reward, and trains on the rows."""
 
+    may_end_run = False
     data = In("samples")
     out = Out("samples", about="the same rows, with the bonus in their reward")
 

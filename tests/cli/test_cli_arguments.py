@@ -13,12 +13,25 @@ from tests.cli.conftest import Called, one_line
 Flowrl = Callable[..., Called]
 
 NAMES = [
-    *["run", "check", "draw", "expand", "diff", "nodes", "graphs", "schema", "eval", "plot"],
+    *[
+        "run",
+        "resume",
+        "check",
+        "draw",
+        "expand",
+        "diff",
+        "nodes",
+        "graphs",
+        "schema",
+        "eval",
+        "plot",
+    ],
     *[
         "ps",
         "top",
         "why",
         "peek",
+        "snapshot",
         "stop",
         "logs",
         "replay",
@@ -75,13 +88,6 @@ def test_a_misspelt_verb_is_told_the_nearest_one(flowrl: Flowrl) -> None:
     status, out, err = flowrl("chekc", "g.yaml")
     assert (status, out) == (2, "")
     assert err.endswith("flowrl: error: there is no verb 'chekc'; did you mean 'check'?\n")
-
-
-def test_resume_says_what_there_is_instead(flowrl: Flowrl) -> None:
-    status, out, err = flowrl("run", "g.yaml", "--resume", "last")
-    assert (status, out) == (2, "")
-    assert "--resume last: a run cannot be resumed yet" in err
-    assert "flowrl eval" in err
 
 
 @pytest.mark.parametrize("verb", ["run", "check", "draw", "expand"])

@@ -27,7 +27,7 @@ def test_a_first_signal_takes_the_next_cut_and_says_how_to_repeat_it(
     signalling(folder, [name])
     status, out, err = flowrl("run", "s.yaml", "--out", "r")
     assert status == 130
-    assert err == "stopping after this train iteration; Ctrl-C again stops at once\n"
+    assert err == "stopping after this round; Ctrl-C again stops at once\n"
     assert f"interrupted: {name}\n" in out
     assert "to repeat: flowrl run r/graph.yaml --train-iters 4\n" in out
     summary = json.loads(Path("r/summary.json").read_text())
@@ -68,7 +68,7 @@ def test_ctrl_c_in_a_process_cuts_it(folder: Path) -> None:
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=30)
     assert running.returncode == 130
-    assert err == "stopping after this train iteration; Ctrl-C again stops at once\n"
+    assert err == "stopping after this round; Ctrl-C again stops at once\n"
     assert "to repeat: flowrl run r/graph.yaml --train-iters " in out
 
 
@@ -82,7 +82,7 @@ def test_ctrl_c_twice_ends_a_process_whose_node_hangs(again: signal.Signals, fol
             if "train iters  return 2.0" in line:
                 break
         running.send_signal(signal.SIGINT)
-        assert running.stderr.readline().startswith("stopping after this train iteration")
+        assert running.stderr.readline().startswith("stopping after this round")
         running.send_signal(again)
         out, err = running.communicate(timeout=30)
     assert running.returncode == 130

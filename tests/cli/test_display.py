@@ -125,7 +125,7 @@ def test_the_picture_at_every_stage(tmp_path: Path) -> None:
         *[["c", "4"], ["c#1", "4"], ["l", "4"], ["e", "2"]]
     ]
     display.stopping(run)
-    assert drawn(display, run).splitlines()[-1].startswith("stopping after this train iteration")
+    assert drawn(display, run).splitlines()[-1].startswith("stopping after this round")
 
 
 def standing(firing_s: float, done: Count, **limits: Any) -> Any:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import flowrl
+from flowrl.core.batch import Batch
 from flowrl.core.checkpoint import read_acting, read_whole
+from flowrl.core.node import Node
+from flowrl.core.ports import In
+from flowrl.nodes.learners.learner import Learner
 from tests.sites.run_comparison import read_results
 
 GRAPH = """\
@@ -37,3 +44,43 @@ def test_hooks_and_averaged_weights_have_equal_results_on_several_sites(tmp_path
     whole = read_whole(checkpoints / "last.safetensors", "learner")
     average = whole["hooks"]["AveragedWeights"]["weights"]
     assert all((average[name] == array).all() for name, array in state.arrays.items())
+
+
+class VerdictCapable(Node):
+    """A node beside the learner that fires in rounds and might end the run."""
+
+    data = In("samples")
+
+    def fire(self, data: Batch) -> None:
+        pass
+
+
+class WithoutVerdicts(VerdictCapable):
+    may_end_run = False
+
+
+@pytest.mark.parametrize(("beside", "saves"), [("WithoutVerdicts", 3), ("VerdictCapable", 11)])
+def test_whole_states_are_copied_only_where_a_cut_may_fall(
+    beside: str, saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of ten versions pace an evaluator, and one copy is made before the first firing."""
+    graph = (
+        "extends: cartpole_dqn\nnodes:\n"
+        "  collector: {steps_per_env: 32}\n"
+        "  evaluator: {episodes: 1, env_count: 1}\n"
+        "  learner: {log_every_iters: 1}\n"
+        f"  beside: {{type: '{__name__}:{beside}'}}\n"
+        "edges:\n  - collector.data -> beside.data\n"
+    )
+    (tmp_path / "g.yaml").write_text(graph)
+    states: list[int] = []
+    saved = Learner.state_dict
+
+    def counted(self: Learner) -> dict[str, Any]:
+        states.append(self.train_iter)
+        return saved(self)
+
+    monkeypatch.setattr(Learner, "state_dict", counted)
+    loaded = flowrl.load(tmp_path / "g.yaml")
+    print(loaded.run(placement="threads", rounds=10, out=tmp_path / "run", quiet=True), states)
+    assert len(states) == saves

@@ -149,6 +149,7 @@ class Learner(Node):
     """A learner whose weights depend on the order of its tokens. It records which versions are copied."""
 
     role = "learner"
+    unsaved = ("copied",)
     data = In("samples")
     weights = StateOut("weights", optional=True)
     priorities = Out("priorities", optional=True)

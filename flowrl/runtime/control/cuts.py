@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from math import inf
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.checks.firing_counts import firing_at, paced_schedule_of
 from flowrl.checks.lossy_edges import may_lack_tokens
-from flowrl.checks.serial_program import PacedSchedule, Schedule, SerialProgram
+from flowrl.checks.site_kinds import is_paced_by_one_learner
 from flowrl.graph.model import Limits
 from flowrl.runtime.executor import CutReason, Reason, limit_reached
 from flowrl.runtime.site_state import Position
@@ -50,24 +51,30 @@ class CutPlanner:
         # The env steps of the warm-up and of a round, if they are known before the run.
         self.known_steps = self._known_steps()
 
+    @property
+    def may_cut_past_rounds(self) -> bool:
+        """Whether a cut may fall in a round before that of the learner, for other reasons than a version's evaluation.
+
+        An evaluator that the only learner paces cuts at the version that it has evaluated. Verdicts of other nodes, and
+        limits that are only known when they are reached, may cut anywhere in earlier rounds.
+        """
+        if self.learner_rate_unknown or not is_paced_by_one_learner(self.checked):
+            return True
+        if self.limits.steps is not None and self.known_steps is None:
+            return True
+        paced = {node for p in self.program.paced for node in p.schedule.firings}
+        nodes = self.checked.graph.nodes.values()
+        return any(
+            spec.cls.may_end_run and spec.cls.role != "learner" and spec.name not in paced
+            for spec in nodes
+        )
+
     def _rate_unknown(self, name: str) -> bool:
         """Return whether a node, or one that paces it, may lack tokens. Then its firings in a round are not known."""
-        paced = _paced_schedule(self.program, name)
+        paced = paced_schedule_of(self.program, name)
         schedules = self.program.round_schedules if paced is None else [paced.schedule]
         unknown = any(name in may_lack_tokens(schedule) for schedule in schedules)
         return unknown or (paced is not None and self._rate_unknown(paced.source.node))
-
-    def cut_in_round(self, round_number: int) -> Position:
-        """Return the cut in this round for a request, or for a time limit.
-
-        If the first learner fires in the round, the cut is at its last firing there. So `--train-iters` can repeat the
-        run.
-        """
-        if self.learner is None or self.learner_rate_unknown:
-            return (round_number,)
-        fired = firings_before(self.program, round_number + 1, self.learner)
-        cut = firing_at(self.program, self.learner, fired - 1) if fired else None
-        return cut if cut is not None and cut[0] == round_number else (round_number,)
 
     def known_cuts(self) -> Iterator[tuple[Position, CutReason]]:
         """Yield the cuts of the limits that are known before the run."""
@@ -112,52 +119,3 @@ class CutPlanner:
         if steps is None or not in_rounds or spec.on_failure == "ignore":
             return None
         return steps * spec.replicas
-
-
-def schedule_of_round(program: SerialProgram, round_number: int) -> Schedule:
-    for warm in program.warmup:
-        if round_number < warm.rounds:
-            return warm.schedule
-        round_number -= warm.rounds
-    return program.round
-
-
-def firings_before(program: SerialProgram, rounds: int, name: str) -> int:
-    """Return how often a node has fired after this number of rounds."""
-    paced = _paced_schedule(program, name)
-    if paced is not None:
-        versions = firings_before(program, rounds, paced.source.node)
-        return versions // paced.every * paced.schedule.firings[name]
-    fired = 0
-    for warm in program.warmup:
-        phase_rounds = min(warm.rounds, rounds)
-        fired += phase_rounds * warm.schedule.firings.get(name, 0)
-        rounds -= phase_rounds
-    return fired + rounds * program.round.firings.get(name, 0)
-
-
-def firing_at(program: SerialProgram, name: str, firing: int) -> Position | None:
-    """Return the position of a node's firing with this number, from 0, or None if the node never fires so often."""
-    paced = _paced_schedule(program, name)
-    if paced is None:
-        return _firing_in_rounds(program, name, firing)
-    pace, schedule = firing // paced.schedule.firings[name], paced.schedule
-    at = firing_at(program, paced.source.node, paced.every * (pace + 1) - 1)
-    number = 1 + program.paced.index(paced)
-    return None if at is None else (*at, number, schedule.order.index(name), 0, firing)
-
-
-def _firing_in_rounds(program: SerialProgram, name: str, firing: int) -> Position | None:
-    begun, fired = 0, 0
-    lengths = [warm.rounds for warm in program.warmup]
-    for schedule, rounds in zip(program.round_schedules, [*lengths, None], strict=True):
-        each = schedule.firings.get(name, 0)
-        if each and (rounds is None or firing < fired + each * rounds):
-            return (begun + (firing - fired) // each, schedule.order.index(name), 0, firing)
-        begun, fired = begun + (rounds or 0), fired + each * (rounds or 0)
-    return None
-
-
-def _paced_schedule(program: SerialProgram, name: str) -> PacedSchedule | None:
-    """Return the paced schedule of a node, or None if the node fires in rounds."""
-    return next((paced for paced in program.paced if name in paced.schedule.firings), None)

@@ -30,7 +30,8 @@ class Leases:
         self._rounds = dict.fromkeys(names, 0)
         self._free, self._paced = frozenset(free), frozenset(paced)
         self._rounds_behind, self._warm_up_rounds = rounds_behind, warm_up_rounds
-        self._granted = 0
+        self._begun = 0  # the rounds after which a continued run began
+        self.granted = 0
         self._max_lease_rounds: float = inf
 
     def limit_by_memory(self, state_bytes: int) -> None:
@@ -38,6 +39,11 @@ class Leases:
         if state_bytes:
             rounds = max(KEPT_BYTES // state_bytes, MIN_KEPT_ROUNDS)
             self._max_lease_rounds = min(self._max_lease_rounds, rounds)
+
+    def begin_after(self, rounds: int) -> None:
+        """Count from the rounds after which a run continues."""
+        self._rounds = dict.fromkeys(self._rounds, rounds)
+        self._begun = self.granted = rounds
 
     def set_rounds(self, name: str, rounds: int) -> None:
         self._rounds[name] = rounds
@@ -63,10 +69,10 @@ class Leases:
         `firing_s` is the time since the start of the first firing, from which the rounds in `LEASE_S` are estimated.
         """
         fired = self.fired_rounds
-        lease = max(MIN_LEASE_ROUNDS, int(fired / max(firing_s, 1e-9) * LEASE_S))
+        lease = max(MIN_LEASE_ROUNDS, int((fired - self._begun) / max(firing_s, 1e-9) * LEASE_S))
         lease = int(min(lease, self._max_lease_rounds))
         granted = min(fired + lease, self.completed_rounds + max(lease, self._rounds_behind))
-        if granted - self._granted < lease // 2:
+        if granted - self.granted < lease // 2:
             return None
-        self._granted = granted
+        self.granted = granted
         return granted

@@ -9,17 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flowrl.channels import ChannelLimits
 from flowrl.core.plain_data import DataCodec
+from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count, State
 from flowrl.runtime.records import RecordSource, SentRecord
 from flowrl.runtime.remote.errors import RemoteError
 from flowrl.runtime.site_state import Position
+from flowrl.runtime.snapshot import Parts
 from flowrl.runtime.status import SiteStatus
 from flowrl.runtime.token_hashing import TokenHash
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
+
+
+def encode_parts(parts: Parts) -> dict[str, Any]:
+    """Return parts of a snapshot as channels carry them."""
+    return {key: [dict(saved.arrays), saved.text] for key, saved in parts.items()}
+
+
+def decode_parts(data: Mapping[str, Any]) -> dict[str, SavedState]:
+    """Return the parts of a snapshot that a channel has carried."""
+    return {key: SavedState(arrays, text) for key, (arrays, text) in data.items()}
+
 
 COMMANDS, REPORTS, FAILURES = "down", "up", "failed"  # prefixes of the channels' names
 CONTROL_LIMITS = ChannelLimits(tokens=1 << 16)
@@ -62,10 +75,30 @@ class HashTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldRounds:
+    """The site shall begin no further round before it is told a cut, and answer with `RoundsHeld`."""
+
+
+@dataclass(frozen=True, slots=True)
 class CutAt:
     """The earliest known cut. A later message may bring an earlier cut."""
 
     position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class SavePartsAt:
+    """The site shall save its parts of a snapshot when it has completed this many rounds. It has completed fewer."""
+
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadParts:
+    """Before its first firing, the site shall load its parts of a snapshot, which was saved after this many rounds."""
+
+    rounds: int
+    parts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +117,18 @@ class LeaveRun:
 
 
 # A site with that instance answers a `PeekRequest` with a `TokenSummary`; other sites ignore it.
-Command = GrantLease | HashTokens | CutAt | HaltFreeSite | SendResults | LeaveRun | PeekRequest
+Command = (
+    GrantLease
+    | HashTokens
+    | HoldRounds
+    | CutAt
+    | SavePartsAt
+    | LoadParts
+    | HaltFreeSite
+    | SendResults
+    | LeaveRun
+    | PeekRequest
+)
 
 
 # from a site to the coordinator
@@ -105,6 +149,27 @@ class SiteReady:
 
 
 @dataclass(frozen=True, slots=True)
+class PartsLoaded:
+    """The site has loaded its parts of a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedParts:
+    """The site's parts of a snapshot, of which it has committed all effects."""
+
+    rounds: int
+    parts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PartsNotSaved:
+    """The site could not save its parts of a snapshot."""
+
+    rounds: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class SiteProgress:
     """The counts and records since the site's last report, and the number of rounds that it has completed."""
 
@@ -112,6 +177,13 @@ class SiteProgress:
     counts: tuple[PositionedCount, ...]
     records: tuple[PositionedRecord, ...]
     status: SiteStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsHeld:
+    """The answer to `HoldRounds`: how many rounds the site has begun; also 1 if it has begun none."""
+
+    begun: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +226,11 @@ class SiteClosed:
 Report = (
     MakingNode
     | SiteReady
+    | PartsLoaded
+    | SavedParts
+    | PartsNotSaved
     | SiteProgress
+    | RoundsHeld
     | SiteTokenHashes
     | TokenSummary
     | TrainItersReached

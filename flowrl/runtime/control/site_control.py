@@ -18,10 +18,14 @@ from flowrl.runtime.control.messages import (
     GrantLease,
     HaltFreeSite,
     HashTokens,
+    HoldRounds,
     LeaveRun,
+    LoadParts,
     PositionedCount,
     PositionedRecord,
     Report,
+    RoundsHeld,
+    SavePartsAt,
     SendResults,
     SiteProgress,
     SiteTokenHashes,
@@ -47,11 +51,17 @@ class CoordinatorMessages:
         )
         self.granted_rounds = 0
         self.cut: Position | None = None  # the earliest known one
+        self.is_held = False  # whether no round may begin until a cut is known
         self.is_halted = False
+        self.saves_at: set[int] = (
+            set()
+        )  # the completed rounds after which parts of snapshots are to be saved
+        self.parts_to_load: LoadParts | None = None
         self.results_requested = False
         self.must_leave = False
         self.on_settled: Callable[[int, int], None] = lambda rounds, paced_rounds: None
         self.on_hash_tokens: Callable[[], None] = lambda: None
+        self.on_hold: Callable[[], None] = lambda: None
         self.on_peek: Callable[[PeekRequest], None] = lambda request: None
         channels.on_receive(self._receive)
 
@@ -62,7 +72,14 @@ class CoordinatorMessages:
                 self.granted_rounds = command.rounds
                 self.on_settled(command.settled_rounds, command.settled_paced_rounds)
             elif isinstance(command, CutAt):
-                self.cut = command.position
+                self.cut, self.is_held = command.position, False
+            elif isinstance(command, HoldRounds):
+                self.is_held = True
+                self.on_hold()
+            elif isinstance(command, SavePartsAt):
+                self.saves_at.add(command.rounds)
+            elif isinstance(command, LoadParts):
+                self.parts_to_load = command
             elif isinstance(command, HashTokens):
                 self.on_hash_tokens()
             elif isinstance(command, PeekRequest):
@@ -96,6 +113,11 @@ class SiteReporter:
     def send(self, report: Report) -> None:
         self._channels.wait(self._reports, WAIT_S)
         self._reports.send(REPORT.encode(report))
+        self._channels.flush()
+
+    def answer_hold(self, begun_rounds: int) -> None:
+        """Tell how many rounds the site has begun, also in the middle of a wait: the channel has room for it."""
+        self._reports.send(REPORT.encode(RoundsHeld(begun_rounds)))
         self._channels.flush()
 
     def add_record(self, record: PositionedRecord) -> None:

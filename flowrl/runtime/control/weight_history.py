@@ -17,12 +17,18 @@ States = dict[str, State]  # by `learner.port`
 class WeightHistory:
     """The states of one learner at the positions where a cut may still fall.
 
-    Most limits are known before the run, and the learner stops there. Verdicts are not known: a cut may fall after a
-    version that paced an evaluator, between any two nodes of a round, or after any firing of a learner that is paced
-    itself. A requested cut may fall at the end of any round, or at the learner's last firing in it.
+    Most limits are known before the run, and the learner stops there. A requested cut is in the newest round that any
+    site has begun. Verdicts are not known: a cut may fall after a version that paced an evaluator, or after any firing
+    of a learner that is paced itself. Other verdicts and limits may cut in any past round, in some graphs.
     """
 
-    def __init__(self, checked: CheckedGraph, instances: Instances, learner: Instance) -> None:
+    def __init__(
+        self,
+        checked: CheckedGraph,
+        instances: Instances,
+        learner: Instance,
+        may_cut_past_rounds: bool,
+    ) -> None:
         self.learner = learner
         self._instances = instances
         program, name = checked.program, learner.spec.name
@@ -31,7 +37,13 @@ class WeightHistory:
         # The length of its positions' prefix: the round, and four numbers for each level of pacing.
         self._prefix_length = 1 + 4 * _pacing_depth(program, name)
         self._is_only_pacer = is_paced_by_one_learner(checked)
-        self._kept: list[tuple[Position, int, States]] = [((), 0, self.newest_states())]
+        self._keeps_rounds = may_cut_past_rounds
+        self._kept: list[tuple[Position, int, States]] = []
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Keep the newest states only, with which a run begins or continues."""
+        self._kept = [((), self.learner.fired, self.newest_states())]
 
     def newest_states(self) -> States:
         return self._instances.states_of(self.learner)
@@ -58,8 +70,9 @@ class WeightHistory:
             self._keep()
 
     def after_round(self) -> None:
-        """Keep the newest states: a cut may fall after the learner in this round, or at the end of it."""
-        self._keep()
+        """Keep the newest states if a cut may fall after the learner in this round, or at the end of it."""
+        if self._keeps_rounds:
+            self._keep()
 
     def _keep(self) -> None:
         if self._kept[-1][1] != self.learner.fired:
@@ -67,7 +80,10 @@ class WeightHistory:
             self._kept.append((position, version, self.newest_states()))
 
     def _last_position(self) -> Position:
-        """The position of the learner's last firing. It was in this round, as states are kept in each round."""
+        """The position of the learner's last firing, which was in this round.
+
+        Where a round may pass without a firing of the learner, states are kept in each round.
+        """
         learner = self.learner
         prefix = self._instances.site.position_prefix[: self._prefix_length]
         return (*prefix, learner.order_index, learner.ctx.replica, learner.fired - 1)

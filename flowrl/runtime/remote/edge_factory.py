@@ -10,8 +10,10 @@ from flowrl.channels import ChannelLimits, SiteChannels
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
 from flowrl.checks.pacing import nodes_paced_by
+from flowrl.checks.service_paths import ServicePath
 from flowrl.checks.site_kinds import free_sites
 from flowrl.core.context import Context, instance_key
+from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, pair_label, replica_pairs_of
@@ -46,6 +48,7 @@ class SiteEdgeFactory(EdgeFactory):
         self._awaited_inputs: list[RemoteInput] = []  # those for whose room producers wait
         self._state_inputs: dict[tuple[PortRef, int], Take] = {}
         self._newest_views: list[NewestView] = []
+        self._round_end_views: list[RoundEndView] = []
         self._send_initial_versions: list[Callable[[], None]] = []
         self._token_wait: Wait | None = None
         self._firing_inputs: dict[str, RemoteInput] = {}
@@ -158,7 +161,9 @@ class SiteEdgeFactory(EdgeFactory):
             view = NewestView(self.waits, queue)
             self._newest_views.append(view)
             return view.take
-        return RoundEndView(self.waits, self.site, queue, edge.lag).take
+        round_end_view = RoundEndView(self.waits, self.site, queue, edge.lag)
+        self._round_end_views.append(round_end_view)
+        return round_end_view.take
 
     def round_end_readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
         replicas = self._remote_consumers(edge)
@@ -178,7 +183,12 @@ class SiteEdgeFactory(EdgeFactory):
                 output.append((None, EMPTY_CLOCK))  # no new version in this round
             last = state
 
-        self._send_initial_versions.append(lambda: push((versions.newest(), EMPTY_CLOCK)))
+        def send_initial() -> None:
+            ends = versions.round_ends[-1 - min(edge.lag, self.site.rounds) :]
+            for state in ends or [versions.newest()]:
+                push((state, EMPTY_CLOCK))
+
+        self._send_initial_versions.append(send_initial)
         return push
 
     def paced_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
@@ -257,15 +267,31 @@ class SiteEdgeFactory(EdgeFactory):
             return None
         return self._services.client_stub(edge, replica, contexts, fresh)
 
+    def save_remote_service(self, edge: Edge, path: ServicePath, replica: int) -> SavedState:
+        return self._services.save_service(edge, path, replica)
+
+    def load_remote_service(
+        self, edge: Edge, path: ServicePath, replica: int, saved: SavedState
+    ) -> None:
+        self._services.load_service(edge, path, replica, saved)
+
     def serve_remote_clients(self, service: LocalService, contexts: dict[Replica, Context]) -> None:
         self._services.serve(service, contexts)
 
     # called by the site's scheduler
 
     def send_initial_versions(self) -> None:
-        """Send version 0 of all states to their readers. Called when the channels of all sites are open."""
+        """Send the versions that the first round may read to their readers: version 0, unless a run continues.
+
+        Called when the channels of all sites are open.
+        """
         for send in self._send_initial_versions:
             send()
+
+    def continue_after(self, rounds: int) -> None:
+        """Expect the versions of a run that continues after these rounds."""
+        for view in self._round_end_views:
+            view.continue_after(rounds)
 
     @property
     def has_remote_firings(self) -> bool:

@@ -14,8 +14,10 @@ from typing import Any
 from flowrl.channels import ChannelLimits, Receiver, Sender
 from flowrl.channels.calls import CallClient, CallServer
 from flowrl.checks.ordering import exclusive_services
+from flowrl.checks.service_paths import ServicePath
 from flowrl.core.context import Context, instance_key
 from flowrl.core.ports import Service
+from flowrl.core.saved_state import SavedState
 from flowrl.graph.model import Edge, Graph, link_edges
 from flowrl.graph.replica_pairs import pair_label
 from flowrl.graph.site_layout import SiteLayout
@@ -29,7 +31,9 @@ from flowrl.runtime.remote.waiting import ServiceWait, SiteWaits
 # requests that stand in place of a method's name
 FETCH_RECORDS = "(records)"  # return the records that the service emitted while it was made
 RECREATE = "(recreate)"  # replace the service by a new one
-REQUESTS = (FETCH_RECORDS, RECREATE)
+SAVE_STATE = "(save)"  # return the state of the last service of a path that begins here
+LOAD_STATE = "(load)"  # load it
+REQUESTS = (FETCH_RECORDS, RECREATE, SAVE_STATE, LOAD_STATE)
 
 CALL_LIMITS = ChannelLimits(tokens=64)  # one call at a time needs little credit
 
@@ -172,6 +176,13 @@ class ServiceEndpoint:
         if method == RECREATE:
             self._service.recreate()
             return None
+        if method == SAVE_STATE:
+            saved = self._service.save(tuple(arguments[0]))
+            return [dict(saved.arrays), saved.text]
+        if method == LOAD_STATE:
+            path, arrays, text = arguments
+            self._service.load(tuple(path), SavedState(arrays, text))
+            return None
         if method not in self._port.methods:
             raise AttributeError(f"the service '{self._port.type}' has no '{method}'")
         decode = self._codec.decode
@@ -234,6 +245,16 @@ class RemoteServices:
         elif fresh:
             self._stubs[name][1].call(RECREATE)
         return self._stubs[name][0]
+
+    def save_service(self, edge: Edge, path: ServicePath, replica: int) -> SavedState:
+        """Return the state of the last service of a path that begins with the service of this link."""
+        arrays, text = self._stubs[_link_name(edge, replica)][1].call(SAVE_STATE, list(path))
+        return SavedState(arrays, text)
+
+    def load_service(self, edge: Edge, path: ServicePath, replica: int, saved: SavedState) -> None:
+        """Load the state of the last service of such a path."""
+        client = self._stubs[_link_name(edge, replica)][1]
+        client.call(LOAD_STATE, list(path), dict(saved.arrays), saved.text)
 
     def serve(self, service: LocalService, contexts: dict[Replica, Context]) -> None:
         """Let clients on other sites call a service of this site."""

@@ -20,6 +20,10 @@ class RoundEndView:
         self._first = 0  # the number of rounds that had ended with the first of these versions
         waits.channels.on_receive(self._receive)
 
+    def continue_after(self, rounds: int) -> None:
+        """Expect as the first version that which the round after these reads."""
+        self._first = max(rounds - self._lag, 0)
+
     def take(self) -> Token:
         """Return the version for this round, without waiting for later versions."""
         self._receive()

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.site_kinds import free_sites, paced_sites, rounds_behind
 from flowrl.core.context import VerdictRecord
+from flowrl.core.errors import RunError
+from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
 from flowrl.graph.site_layout import SiteLayout
@@ -26,8 +30,15 @@ from flowrl.runtime.control.messages import (
     GrantLease,
     HaltFreeSite,
     HashTokens,
+    HoldRounds,
+    LoadParts,
     MakingNode,
+    PartsLoaded,
+    PartsNotSaved,
     Report,
+    RoundsHeld,
+    SavedParts,
+    SavePartsAt,
     SendResults,
     SiteAtCut,
     SiteClosed,
@@ -36,6 +47,8 @@ from flowrl.runtime.control.messages import (
     SiteResults,
     SiteTokenHashes,
     TrainItersReached,
+    decode_parts,
+    encode_parts,
 )
 from flowrl.runtime.control.record_reorderer import RecordReorderer
 from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weights_digest
@@ -43,8 +56,10 @@ from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSink
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.sites.launched_sites import LaunchedSites, RemoteHosts, SiteLost
+from flowrl.runtime.sites.part_sites import site_of_parts
 from flowrl.runtime.sites.silence_watch import SilenceWatch
 from flowrl.runtime.sites.site_statuses import SiteStatuses
+from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSink
 from flowrl.runtime.status import Activity, NodeStats, SiteStatus, in_graph_order
 from flowrl.runtime.token_hashing import TokenHashSink
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
@@ -54,13 +69,24 @@ RESULTS_S = 60.0
 CLOSE_S = 4.0  # in which nodes should close; the others are named and killed
 STUCK_S = 60.0  # without reports, after a cut was requested, before a node counts as hanging
 
-Milestone = type[SiteReady | SiteAtCut | SiteResults | SiteClosed]
+Milestone = type[SiteReady | PartsLoaded | SiteAtCut | SiteResults | SiteClosed]
 MILESTONES: dict[Milestone, str] = {  # with the error text for a site that does not reach it
     SiteReady: "was not ready",
+    PartsLoaded: "did not load its part of the snapshot",
     SiteAtCut: "did not reach the cut",
     SiteResults: "did not send its results",
     SiteClosed: "did not close its nodes",
 }
+
+
+@dataclass(slots=True)
+class PendingSnapshot:
+    """A snapshot of which some parts are missing."""
+
+    sites: set[str]  # whose parts are missing
+    parts: dict[str, SavedState] = field(default_factory=dict)
+    counts: Count | None = None  # at its end of a round, once all sites have reached it
+    mark: Any = None
 
 
 class Coordinator:
@@ -87,6 +113,7 @@ class Coordinator:
         self._statuses = SiteStatuses(self.sites, self._silence.on_sign_of_life)
         self._free_sites = free_sites(checked, layout)
         paced = paced_sites(checked, layout)
+        self._unsynchronised_sites = self._free_sites | paced
         behind = rounds_behind(checked) if paced and not self._free_sites else 0
         names = self.sites.names
         self._leases = Leases(names, self._free_sites, paced, behind, self.cuts.warm_up_rounds)
@@ -97,10 +124,18 @@ class Coordinator:
         self._has_halted_free_sites = False
         self._cut: Position | None = None  # the earliest known one
         self._why: CutReason = ("done", "")
+        # A requested cut falls in the newest round that any site has begun, which the sites are asked for: so no site
+        # has to keep states of earlier rounds for it, and no firing in rounds is discarded.
         self._requested_cut: CutReason | None = None  # requested, and not chosen yet
+        self._sites_to_hold: set[str] = set()  # those that were asked and have not answered
+        self._newest_round = 0
         self._cut_requested_s = inf  # the time of the first request
         self._last_report_s = 0.0  # the time of the last report
         self.summaries: dict[int, TokenSummary] = {}
+        self.snapshots: SnapshotSink | None = None
+        self._pending_snapshots: dict[int, PendingSnapshot] = {}  # by completed rounds
+        self._continued: Snapshot | None = None
+        self._part_sites = site_of_parts(checked, layout)
         self._peek_requests: deque[PeekRequest] = deque()
         self._states: dict[str, State] = {}
         self._irregularities: list[str] = []
@@ -149,6 +184,9 @@ class Coordinator:
     def peek(self, request: PeekRequest) -> None:
         self._peek_requests.append(request)
 
+    def continue_from(self, snapshot: Snapshot) -> None:
+        self._continued = snapshot
+
     def close(self) -> None:
         self.sites.close()
 
@@ -164,6 +202,11 @@ class Coordinator:
             self.sites.send(HashTokens())
         if self._cut is not None:
             self.sites.send(CutAt(self._cut))
+        if self._continued is not None:
+            self._load_parts(self._continued)
+        if self.snapshots is not None:
+            begun = self._leases.granted  # 0, or the rounds after which a run continues
+            self._save_at(rounds for rounds in self.snapshots.schedule.known if rounds > begun)
         self.began_s = began = time.perf_counter()
         while self._pending_sites[SiteAtCut]:
             self._grant_lease(time.perf_counter() - began)
@@ -174,6 +217,8 @@ class Coordinator:
             self._halt_free_sites()
             self._send_peek_requests()
         self.ended_s = time.perf_counter()
+        assert self._cut is not None
+        self._release_snapshots(self._cut[0] + (len(self._cut) == 1))
         self._reorderer.release_before(None, self._cut)
         self.sites.send(SendResults())
         self._wait_for(SiteResults, RESULTS_S)
@@ -203,15 +248,18 @@ class Coordinator:
         """Raise an error if the sites make no progress towards a requested cut, because a node hangs."""
         quiet_s = time.monotonic() - max(self._cut_requested_s, self._last_report_s)
         if quiet_s > STUCK_S:
-            late = ", ".join(f"'{name}'" for name in sorted(self._pending_sites[SiteAtCut]))
+            names = self._sites_to_hold or self._pending_sites[SiteAtCut]
+            late = ", ".join(f"'{name}'" for name in sorted(names))
             what = f"site {late} did not reach the cut, and reported nothing for {STUCK_S:g} s"
             raise SiteLost(f"{what}; one of its nodes may hang: see `flowrl why`")
 
     def _grant_lease(self, firing_s: float) -> None:
         """Let sites begin more rounds, and let learners' sites forget states that no cut can recall."""
-        leases = self._leases
+        leases, before = self._leases, self._leases.granted
         granted = leases.grant(firing_s)
         if granted is not None:
+            if self.snapshots is not None:  # no site can have completed the first of these rounds
+                self._save_at(self.snapshots.schedule.due_within(before + 1, granted))
             rounds = self._settled(leases.completed_rounds)
             paced_rounds = self._settled(leases.fired_rounds)
             self.sites.send(GrantLease(granted, rounds, paced_rounds))
@@ -223,8 +271,52 @@ class Coordinator:
     def _release_records(self) -> None:
         """Release the records of rounds that all sites have completed, and sum up their counts."""
         completed = self._leases.completed_rounds
+        self._release_snapshots(completed)
         self._reorderer.release_before(completed, self._cut)
         self._ledger.settle(self._settled(completed))
+
+    # snapshots
+
+    def _save_at(self, rounds: Iterable[int]) -> None:
+        """Let all sites save their parts when they have completed these rounds."""
+        for number in sorted(set(rounds) - self._pending_snapshots.keys()):
+            self._pending_snapshots[number] = PendingSnapshot(set(self.sites.names))
+            self.sites.send(SavePartsAt(number))
+
+    def _release_snapshots(self, completed: int) -> None:
+        """Mark the run's files for snapshots of rounds that all sites have completed, at the end of those rounds."""
+        for rounds, pending in sorted(self._pending_snapshots.items()):
+            if rounds <= completed and pending.counts is None and self.snapshots is not None:
+                self._reorderer.release_before(rounds, self._cut)
+                pending.counts = self._ledger.counts_at((rounds - 1,))
+                pending.mark = self.snapshots.mark()
+
+    def _add_parts(self, site: str, saved: SavedParts) -> None:
+        pending = self._pending_snapshots.get(saved.rounds)
+        if pending is None:
+            return  # another site could not save its parts
+        pending.parts |= decode_parts(saved.parts)
+        pending.sites.discard(site)
+        if not pending.sites and self.snapshots is not None:
+            self._release_snapshots(saved.rounds)
+            assert pending.counts is not None
+            snapshot = Snapshot(saved.rounds, pending.counts, pending.mark, pending.parts)
+            del self._pending_snapshots[saved.rounds]
+            self.snapshots.write(snapshot)
+
+    def _load_parts(self, snapshot: Snapshot) -> None:
+        """Let all sites load their parts of a snapshot, and count from there."""
+        own: dict[str, dict[str, SavedState]] = {name: {} for name in self.sites.names}
+        for key, saved in snapshot.parts.items():
+            if key not in self._part_sites:
+                raise RunError(f"the snapshot has the part '{key}', which the graph does not have")
+            own[self._part_sites[key]][key] = saved
+        for name, parts in own.items():
+            self.sites.send_to(name, LoadParts(snapshot.rounds, encode_parts(parts)))
+        self._leases.begin_after(snapshot.rounds)
+        self._ledger.settled = snapshot.counts
+        self._newest_round = snapshot.rounds
+        self._wait_for(PartsLoaded, START_S)
 
     def _halt_free_sites(self) -> None:
         """Halt free sites once all other sites have reached the cut."""
@@ -244,7 +336,7 @@ class Coordinator:
         for site, report in self.sites.receive():
             self._last_report_s = time.monotonic()
             self._process_report(site, report)
-            if isinstance(report, SiteReady | SiteAtCut | SiteResults | SiteClosed):
+            if isinstance(report, SiteReady | PartsLoaded | SiteAtCut | SiteResults | SiteClosed):
                 self._pending_sites[type(report)].discard(site)
         if not self._pending_sites[SiteReady]:  # a site that is being made gives no sign of life
             self._silence.check()
@@ -252,6 +344,15 @@ class Coordinator:
     def _process_report(self, site: str, report: Report) -> None:
         if isinstance(report, SiteProgress):
             self._process_progress(site, report)
+        elif isinstance(report, RoundsHeld):
+            self._sites_to_hold.discard(site)
+            if site not in self._unsynchronised_sites:
+                self._newest_round = max(self._newest_round, report.begun - 1)
+        elif isinstance(report, SavedParts):
+            self._add_parts(site, report)
+        elif isinstance(report, PartsNotSaved):
+            if self._pending_snapshots.pop(report.rounds, None) and self.snapshots is not None:
+                self.snapshots.fail(report.problem)
         elif isinstance(report, SiteTokenHashes):
             self._reorderer.add_hashes(report.hashes)
         elif isinstance(report, TokenSummary):
@@ -263,7 +364,7 @@ class Coordinator:
             self._leases.limit_by_memory(report.state_bytes)
         elif isinstance(report, TrainItersReached):
             why = limit_reached("train_iters", report.train_iters)
-            self._cut_at(self._cut_for(site, report.position), why)
+            self._cut_after(site, report.position, why)
         elif isinstance(report, SiteResults):
             self._states |= report.states
             self._reorderer.irregularities.dropped += report.dropped_tokens
@@ -281,15 +382,16 @@ class Coordinator:
             (self._reorderer.emit_now if is_free else self._reorderer.add)(record)
             if isinstance(record.record, VerdictRecord):
                 why: CutReason = ("verdict", record.record.reason)
-                self._cut_at(self._cut_for(site, record.position), why)
+                self._cut_after(site, record.position, why)
 
     # cuts
 
-    def _cut_for(self, site: str, position: Position) -> Position:
-        """Return the cut for an event on a site. The position of a free site means nothing to other sites."""
+    def _cut_after(self, site: str, position: Position, why: CutReason) -> None:
+        """Cut after an event on a site. The position of a free site means nothing to other sites."""
         if site in self._free_sites:
-            return self.cuts.cut_in_round(self._leases.completed_rounds)
-        return position
+            self._requested_cut = why
+        else:
+            self._cut_at(position, why)
 
     def _find_cuts(self, firing_s: float) -> None:
         limits, fired = self.limits, self._leases.fired_rounds
@@ -298,13 +400,24 @@ class Coordinator:
             if reached is not None and fired > self.cuts.warm_up_rounds:
                 last_round = max(reached, self.cuts.warm_up_rounds)
                 self._cut_at((last_round,), limit_reached("steps", limits.steps))
-        if limits.time_s is not None and firing_s >= limits.time_s and self._requested_cut is None:
+        is_new = self._cut_requested_s == inf
+        if limits.time_s is not None and firing_s >= limits.time_s and is_new:
             self._requested_cut = limit_reached("time", limits.time_s)
-        if self._requested_cut is not None:
-            # The cut is in the round of the slowest site. Later firings of other sites are discarded.
-            self._cut_at(self.cuts.cut_in_round(fired), self._requested_cut)
-            self._cut_requested_s = min(self._cut_requested_s, time.monotonic())
+        if self._requested_cut is None:
+            return
+        if is_new:
+            self._cut_requested_s = time.monotonic()
+            self._sites_to_hold = set(self.sites.names)
+            self.sites.send(HoldRounds())
+        elif not self._sites_to_hold:
+            if self.snapshots is not None:
+                self._save_at([self._newest_round + 1])
+            self._cut_at((self._newest_round,), self._requested_cut)
             self._requested_cut = None
+            if self._cut is not None:
+                self.sites.send(
+                    CutAt(self._cut)
+                )  # an earlier one is told again, which ends the hold
 
     def _cut_at(self, cut: Position, why: CutReason) -> None:
         """Cut at this position, unless an earlier cut is known."""

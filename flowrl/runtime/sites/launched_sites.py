@@ -223,6 +223,11 @@ class LaunchedSites:
             self._commands[name].send(COMMAND.encode(command))
         self._channels.flush()
 
+    def send_to(self, site: str, command: Command) -> None:
+        """Send a command to one site."""
+        self._commands[site].send(COMMAND.encode(command))
+        self._channels.flush()
+
     def refusal_lines(self) -> list[str]:
         """Return what the coordinator and the sites that have failed have refused."""
         if not self._is_closed:

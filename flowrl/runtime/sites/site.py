@@ -9,13 +9,14 @@ from dataclasses import replace
 
 from flowrl.channels import ChannelError, SiteChannels
 from flowrl.checks.check import CheckedGraph
+from flowrl.checks.firing_counts import firings_before, schedule_of_round
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.core.context import DeferredEffect, Record, VerdictRecord
 from flowrl.core.errors import NodeError
 from flowrl.core.state import Count, State
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.numerics import reset_numerics
-from flowrl.runtime.control.cuts import CutPlanner, firings_before, includes, schedule_of_round
+from flowrl.runtime.control.cuts import CutPlanner, includes
 from flowrl.runtime.control.messages import (
     CONTROL_LIMITS,
     FAILURE,
@@ -24,13 +25,18 @@ from flowrl.runtime.control.messages import (
     Failure,
     MakingNode,
     NodeFailure,
+    PartsLoaded,
+    PartsNotSaved,
     PositionedRecord,
+    SavedParts,
     SiteAtCut,
     SiteClosed,
     SiteFailure,
     SiteReady,
     SiteResults,
     TrainItersReached,
+    decode_parts,
+    encode_parts,
 )
 from flowrl.runtime.control.site_control import CoordinatorMessages, SiteReporter
 from flowrl.runtime.control.weight_history import WeightHistory
@@ -42,6 +48,7 @@ from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
 from flowrl.runtime.remote.errors import describe_error
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position
+from flowrl.runtime.snapshot import Parts, save_parts
 
 FLUSH_S = 0.0005  # tokens of shorter firings are sent together
 FAILURE_S = 5.0  # in which the coordinator shall receive the report of a failure
@@ -71,6 +78,9 @@ class SiteScheduler(Scheduler):
         self._is_free = edges.is_free
         self._is_executing = False
         self._settled_rounds = 0  # no cut falls before this round
+        self._saved_parts_of: dict[
+            int, Parts
+        ] = {}  # of snapshots, by completed rounds, until they are sent
         # The nesting of schedules that are paced by nodes that may lack tokens.
         self._unsynchronised_depth = 0
         # Whether such a schedule was left, perhaps in the middle of a firing. Then none of them fires again.
@@ -78,18 +88,21 @@ class SiteScheduler(Scheduler):
         self._last_flush_s = 0.0
         self._had_long_firing = False  # in the current round
         learners = [instance for instance in self.instances.all() if instance.is_learner]
-        self._histories = [WeightHistory(checked, self.instances, learner) for learner in learners]
+        cuts = CutPlanner(checked, checked.graph.limits)
+        self._histories = [
+            WeightHistory(checked, self.instances, learner, cuts.may_cut_past_rounds)
+            for learner in learners
+        ]
         # All firings of a free site count, so it needs no earlier versions.
         self._kept_histories = [] if self._is_free else self._histories
         self._paced_histories = [h for h in self._kept_histories if not h.fires_in_rounds]
-        cuts = CutPlanner(checked, checked.graph.limits)
         self._learner_rate_unknown = cuts.learner_rate_unknown
-        self._warm_up_rounds = cuts.warm_up_rounds
         # hooks
         for instance in self.instances.all():
             if instance.role == "collector" or instance.key == self.graph.first_learner:
                 instance.on_count = self._on_count
         messages.on_settled = self._on_settled
+        messages.on_hold = lambda: reporter.answer_hold(self.site.position_prefix[0] + 1)
         messages.on_peek = lambda request: self.instances.peek(request, reporter.add_summary)
         messages.on_hash_tokens = lambda: self.hash_tokens(reporter.add_hash)
         self._waits.check = self._check_cut
@@ -130,9 +143,22 @@ class SiteScheduler(Scheduler):
     @property
     def _fires_freely(self) -> bool:
         """Whether the site fires independently of the rounds of others. In the warm-up no site does."""
-        return self._is_free and self.site.rounds >= self._warm_up_rounds
+        return self._is_free and self.site.rounds >= self.warm_up_rounds
 
     # hooks of the scheduler
+
+    def before_first_round(self) -> None:
+        """Send the first versions. In a run that continues, wait until all sites have loaded their parts."""
+        if self._messages.parts_to_load is not None:
+            self._messages.parts_to_load = None
+            self._site_edges.continue_after(self.site.rounds)
+            for history in self._histories:
+                history.begin_anew()
+            self._reporter.send(PartsLoaded())
+            self._waits.until_coordinator(self._may_begin_round)
+        self._site_edges.send_initial_versions()
+        if self.graph.snapshots.is_regular:  # a state that cannot be saved is an error now
+            save_parts(self.instances)
 
     def before_round(self) -> RoundStop | None:
         """Wait for a lease, and return where the round ends early if the cut is in it."""
@@ -145,6 +171,7 @@ class SiteScheduler(Scheduler):
         if not self._may_begin_round():
             self._reporter.report_if_new(self)
             self._waits.until_coordinator(self._may_begin_round)
+        self._save_parts_if_due()  # a request that came after the last round
         cut = self._messages.cut
         if cut is None or rounds < cut[0]:
             return None
@@ -154,7 +181,28 @@ class SiteScheduler(Scheduler):
 
     def _may_begin_round(self) -> bool:
         rounds, cut = self.site.rounds, self._messages.cut
-        return rounds < self._messages.granted_rounds or (cut is not None and rounds > cut[0])
+        if cut is not None and rounds > cut[0]:
+            return True
+        return rounds < self._messages.granted_rounds and not self._messages.is_held
+
+    # snapshots
+
+    def _save_parts_if_due(self) -> None:
+        """Save the site's parts of a snapshot if it has just completed the rounds after which one is due."""
+        rounds = self.site.rounds
+        if rounds in self._messages.saves_at:
+            self._messages.saves_at.discard(rounds)
+            try:
+                self._saved_parts_of[rounds] = save_parts(self.instances)
+            except NodeError as error:
+                self._reporter.send(PartsNotSaved(rounds, str(error)))
+
+    def _send_settled_parts(self, rounds: int) -> None:
+        """Send the parts of snapshots up to these rounds: no cut falls before them, and their effects are committed."""
+        for saved_at in [n for n in self._saved_parts_of if n <= rounds]:
+            self._reporter.report(self)  # records come before the parts that follow them
+            parts = self._saved_parts_of.pop(saved_at)
+            self._reporter.send(SavedParts(saved_at, encode_parts(parts)))
 
     def _wait_for_tokens(self) -> None:
         """Wait until an instance of this free site can fire."""
@@ -174,6 +222,8 @@ class SiteScheduler(Scheduler):
             self.deferred_effects.commit(
                 lambda position: self._is_free or position[0] < self._settled_rounds
             )
+        if self._saved_parts_of:
+            self._send_settled_parts(self._settled_rounds)
 
     def _round_stop(self, cut: Position) -> RoundStop | None:
         """Return where the round of the cut ends. The firings of a node that may lack tokens are not limited."""
@@ -214,6 +264,7 @@ class SiteScheduler(Scheduler):
             raise SiteStopped
 
     def after_round(self, warm_up: bool) -> None:
+        self._save_parts_if_due()
         self._commit_settled_effects()
         for history in self._kept_histories:
             history.after_round()
@@ -266,8 +317,7 @@ class SiteScheduler(Scheduler):
         self._channels.on_receive(self._check_cut_while_waiting)
         try:
             self.site.last_fired_s = time.perf_counter()
-            self._waits.until_coordinator(self._may_begin_round)  # until all sites are ready
-            self._site_edges.send_initial_versions()
+            self._wait_until_all_sites_are_ready()
             self.execute()
         except SiteStopped:
             if self._messages.must_leave:
@@ -279,6 +329,15 @@ class SiteScheduler(Scheduler):
         self._reporter.send(SiteAtCut())
         self._report_states()
 
+    def _wait_until_all_sites_are_ready(self) -> None:
+        messages = self._messages
+        self._waits.until_coordinator(
+            lambda: messages.parts_to_load is not None or self._may_begin_round()
+        )
+        if messages.parts_to_load is not None:
+            load = messages.parts_to_load
+            self.begin_after(load.rounds, decode_parts(load.parts))
+
     def _report_states(self) -> None:
         """Report the learners' states once all sites know the cut, and close the nodes."""
         wait, messages, send = self._waits.until_coordinator, self._messages, self._reporter.send
@@ -287,6 +346,7 @@ class SiteScheduler(Scheduler):
             assert messages.cut is not None
             cut = messages.cut
             self.deferred_effects.commit(lambda position: self._is_free or includes(cut, position))
+            self._send_settled_parts(cut[0] + (len(cut) == 1))
             # Services may have answered calls since the last report.
             self._reporter.report(self)
             lines = tuple(self._site_edges.irregularity_lines())

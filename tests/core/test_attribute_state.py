@@ -1,14 +1,17 @@
-"""The state of learn modes is found in their attributes; what cannot be saved is refused when they are made."""
+"""The state of nodes and learn modes is found in their attributes; what cannot be saved is refused."""
 
 from __future__ import annotations
 
+import random
+from collections import deque
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from flowrl.nodes.attribute_state import load_attributes, state_of_attributes
+from flowrl.core.attribute_state import load_attributes, state_of_attributes
+from flowrl.core.saved_state import SavedState
 from flowrl.nodes.models.networks import LearnedNumber
 from flowrl.nodes.moments import Moments
 from flowrl.nodes.policies.dqn import Dqn
@@ -19,17 +22,22 @@ class Several:
     """An owner of one attribute of each kind."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.name, self.function = "several", draw
-        self.names = ("a", ("b", str))
+        self.name, self.function = f"several {seed}", draw
+        self.kinds = ("a", ("b", str))
         self.count, self.share, self.flag, self.found = seed, 0.5 * seed, bool(seed), None
         self.array = np.full(3, seed, np.float32)
+        self.scale = np.float32(seed / 3)
+        self.history: list[Any] = [seed, {"returns": (1.5, np.arange(seed))}]
+        self.newest = deque([seed], maxlen=2)
+        self.dice = random.Random(seed)
+        self.mean = torch.full((2,), float(seed))
         self.rng = np.random.default_rng(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.alpha, self.moments = LearnedNumber(seed), Moments()
 
 
 def draw(owner: Several) -> tuple[Any, ...]:
-    return owner.rng.random(), torch.rand(1, generator=owner.generator).item()
+    return owner.rng.random(), torch.rand(1, generator=owner.generator).item(), owner.dice.random()
 
 
 def test_every_kind_of_attribute_is_saved_and_loaded() -> None:
@@ -38,15 +46,28 @@ def test_every_kind_of_attribute_is_saved_and_loaded() -> None:
     draw(one)
     state = state_of_attributes(one)
     assert state.keys() == {
-        "count", "share", "flag", "found", "array", "rng", "generator", "alpha", "moments",
+        "name", "count", "share", "flag", "found", "array", "scale", "history", "newest", "dice", "mean", "rng",
+        "generator", "alpha", "moments",
     }  # fmt: skip
     expected = draw(one)
     one.array += 1  # a saved state is a copy
-    load_attributes(other, state)
+    one.mean += 1
+    one.history[1]["returns"][1][:] = 7
+    load_attributes(other, SavedState(*SavedState.of(state).parts()).state_dict())
     assert (other.count, other.share, other.flag, other.found) == (3, 1.5, True, None)
     assert type(other.flag) is bool
     np.testing.assert_array_equal(other.array, 3)
     assert draw(other) == expected
+    assert other.name == "several 3"
+    assert type(other.scale) is np.float32
+    assert other.scale == np.float32(1)
+    assert other.history[0] == 3
+    assert other.history[1]["returns"][0] == 1.5
+    assert isinstance(other.history[1]["returns"], tuple)
+    np.testing.assert_array_equal(other.history[1]["returns"][1], [0, 1, 2])
+    assert other.newest == deque([3])
+    assert other.newest.maxlen == 2
+    assert other.mean.tolist() == [3.0, 3.0]
     assert other.alpha.value.item() == 3
     assert other.moments.count == 4
 
@@ -62,18 +83,18 @@ def test_missing_and_unknown_names_are_refused() -> None:
 
 def test_attributes_can_be_left_out() -> None:
     owner: Any = Several()
-    owner.history = [1, 2]
-    assert "history" not in state_of_attributes(owner, ["history"])
+    owner.file = object()
+    assert "file" not in state_of_attributes(owner, ["file"])
 
 
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
-        ([1, 2], "list"),
-        ({"a": 1}, "dict"),
+        ([1, object()], "list"),
+        ({1: "a"}, "dict"),
         ({1}, "set"),
-        (torch.zeros(2), "Tensor"),
-        ((1, [2]), "tuple"),
+        ((1, [object()]), "tuple"),
+        (np.array(["a"]), "ndarray"),
         (torch.nn.Linear(1, 1).weight, "Parameter"),
         (object(), "object"),
     ],

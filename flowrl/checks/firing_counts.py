@@ -1,0 +1,57 @@
+"""How often nodes have fired after a number of rounds, and where a firing has its place in the serial program.
+
+Rounds count from the start of the warm-up. Nodes that may lack tokens fire less often than is said here.
+"""
+
+from __future__ import annotations
+
+from flowrl.checks.serial_program import PacedSchedule, Schedule, SerialProgram
+
+
+def schedule_of_round(program: SerialProgram, round_number: int) -> Schedule:
+    for warm in program.warmup:
+        if round_number < warm.rounds:
+            return warm.schedule
+        round_number -= warm.rounds
+    return program.round
+
+
+def firings_before(program: SerialProgram, rounds: int, name: str) -> int:
+    """Return how often a node has fired after this number of rounds."""
+    paced = paced_schedule_of(program, name)
+    if paced is not None:
+        versions = firings_before(program, rounds, paced.source.node)
+        return versions // paced.every * paced.schedule.firings[name]
+    fired = 0
+    for warm in program.warmup:
+        phase_rounds = min(warm.rounds, rounds)
+        fired += phase_rounds * warm.schedule.firings.get(name, 0)
+        rounds -= phase_rounds
+    return fired + rounds * program.round.firings.get(name, 0)
+
+
+def firing_at(program: SerialProgram, name: str, firing: int) -> tuple[int, ...] | None:
+    """Return the position of a node's firing with this number, from 0, or None if the node never fires so often."""
+    paced = paced_schedule_of(program, name)
+    if paced is None:
+        return _firing_in_rounds(program, name, firing)
+    pace, schedule = firing // paced.schedule.firings[name], paced.schedule
+    at = firing_at(program, paced.source.node, paced.every * (pace + 1) - 1)
+    number = 1 + program.paced.index(paced)
+    return None if at is None else (*at, number, schedule.order.index(name), 0, firing)
+
+
+def _firing_in_rounds(program: SerialProgram, name: str, firing: int) -> tuple[int, ...] | None:
+    begun, fired = 0, 0
+    lengths = [warm.rounds for warm in program.warmup]
+    for schedule, rounds in zip(program.round_schedules, [*lengths, None], strict=True):
+        each = schedule.firings.get(name, 0)
+        if each and (rounds is None or firing < fired + each * rounds):
+            return (begun + (firing - fired) // each, schedule.order.index(name), 0, firing)
+        begun, fired = begun + (rounds or 0), fired + each * (rounds or 0)
+    return None
+
+
+def paced_schedule_of(program: SerialProgram, name: str) -> PacedSchedule | None:
+    """Return the paced schedule of a node, or None if the node fires in rounds."""
+    return next((paced for paced in program.paced if name in paced.schedule.firings), None)

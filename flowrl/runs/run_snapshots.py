@@ -1,0 +1,128 @@
+"""Writes the snapshots of a run in a thread of its own. What goes wrong is told, and does not end the run."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from flowrl.checks.check import CheckedGraph
+from flowrl.checks.lossy_edges import may_lack_tokens_anywhere
+from flowrl.graph.model import Limits
+from flowrl.runs.snapshot_files import FOLDER, SnapshotWriter
+from flowrl.runtime.control.cuts import CutPlanner
+from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSchedule
+
+END_S = 60.0  # in which the last snapshots should be written
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSnapshot:
+    """The newest snapshot of a run."""
+
+    rounds: int
+    state_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuedRun:
+    """A run that continues in its folder from a snapshot."""
+
+    folder: Path
+    snapshot: Snapshot
+
+    @property
+    def mark(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.snapshot.mark
+        return found
+
+
+def known_snapshot_rounds(checked: CheckedGraph, limits: Limits) -> set[int]:
+    """Return the rounds after which the last snapshot is saved, if it is known where the run ends.
+
+    If the run ends within a round, the snapshot is that of the round's beginning.
+    """
+    cuts = [cut for cut, _ in CutPlanner(checked, limits).known_cuts()]
+    if not cuts:
+        return set()
+    cut = min(cuts, key=lambda position: (*position, inf))
+    return {cut[0] + (len(cut) == 1)} - {0}
+
+
+def unsavable_reason(checked: CheckedGraph, is_single_site: bool) -> str:
+    """Say why a run can save no snapshot; empty if it can."""
+    program = checked.program
+    latest = [str(edge) for edge in checked.graph.edges if edge.kind == "state" and edge.latest]
+    lacking = sorted(may_lack_tokens_anywhere(program))
+    if is_single_site or not (latest or lacking):
+        return ""
+    what = (
+        f"the edge {latest[0]} reads the latest version"
+        if latest
+        else f"'{lacking[0]}' may lack tokens"
+    )
+    return f"{what}, and on several sites there is no moment at which all sites have the same round"
+
+
+class RunSnapshots:
+    """The `SnapshotSink` of a run."""
+
+    def __init__(
+        self,
+        run: Path,
+        schedule: SnapshotSchedule,
+        keep: int,
+        facts: Mapping[str, Any],
+        mark: Callable[[], Any],
+        warn: Callable[[str], None],
+    ) -> None:
+        """`facts` are about the whole run; `warn` shows a line to the user."""
+        self.schedule = schedule
+        self.newest: WrittenSnapshot | None = None
+        self.problems: list[str] = []
+        self._facts, self._mark, self._warn = facts, mark, warn
+        self._writer = SnapshotWriter(run, keep)
+        self._folder = run / FOLDER
+        self._waiting: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def mark(self) -> Any:
+        return self._mark()
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Take a snapshot, which is written in the background. No other one is due before it is written."""
+        self.schedule.is_busy = True
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write_all, name="snapshots", daemon=True)
+            self._thread.start()
+        self._waiting.put(snapshot)
+
+    def fail(self, problem: str) -> None:
+        self.problems.append(f"no snapshot was saved: {problem}")
+        self._warn(self.problems[-1])
+
+    def end(self) -> None:
+        """Wait until all snapshots are written."""
+        if self._thread is None:
+            return
+        self._waiting.put(None)
+        self._thread.join(END_S)
+        if self._thread.is_alive():
+            self.fail(f"{self._folder}: the disk did not take it within {END_S:g} s")
+
+    def _write_all(self) -> None:
+        while (snapshot := self._waiting.get()) is not None:
+            try:
+                digest = self._writer.write(snapshot, self._facts)
+                self.newest = WrittenSnapshot(snapshot.rounds, digest)
+            except OSError as error:
+                self.fail(
+                    f"{self._folder}: cannot be written: {error.strerror or error}; the run goes on"
+                )
+            except Exception as error:  # the run must not end because of it
+                self.fail(f"{type(error).__name__}: {error}")
+            self.schedule.is_busy = not self._waiting.empty()

@@ -1,0 +1,296 @@
+"""Snapshots of a run on disk: `snapshots/ROUNDS/` in the run's folder, and `snapshots/pieces/`.
+
+A snapshot's folder has `manifest.json` and `small`, the bytes of all that is small. Larger arrays are cut into pieces,
+each a file that has the SHA-256 of its bytes as its name. A piece that an earlier snapshot has is not written again: of
+a large buffer, only the pieces with new rows are. The manifest names the bytes of every part with their SHA-256, and
+begins with its own. A folder gets its name when all of its bytes are durable, so a snapshot is there as a whole or not
+at all. Nothing in these files is executed, and no name in them is used as a path.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowrl.core.batch import Array
+from flowrl.core.errors import RunError
+from flowrl.core.json_text import parse_object
+from flowrl.core.saved_state import SavedState
+from flowrl.core.state import Count
+from flowrl.runtime.snapshot import PartHashes, digest_of_hashes, hash_part, pieces_of
+from flowrl.runtime.snapshot_schedule import Snapshot
+
+FOLDER, MANIFEST, SMALL, PIECES = "snapshots", "manifest.json", "small", "pieces"
+FORMAT = "flowrl snapshot 1"
+LARGE_BYTES = 1 << 20  # arrays from this size on are files of their own
+FREE_BYTES = 64 << 20  # space that is left to others
+HASH = re.compile(r"[0-9a-f]{64}")
+ROUNDS = re.compile(r"\d{1,18}")
+DTYPE = re.compile(r"[<>|=][biuf]\d{1,2}")
+TRANSIENT = (errno.EIO, errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.ESTALE)
+RETRY_S = (0.2, 1.0)  # the waits before a write that failed is tried again
+
+
+# writing
+
+
+@dataclass(slots=True)
+class SnapshotWriter:
+    """Writes the snapshots of one run into its folder."""
+
+    run: Path
+    keep: int
+    _durable: set[str] = field(default_factory=set)  # the pieces that need not be written again
+
+    @property
+    def folder(self) -> Path:
+        return self.run / FOLDER
+
+    def write(self, snapshot: Snapshot, facts: Mapping[str, Any]) -> str:
+        """Write a snapshot, remove the oldest of too many, and return its digest. `facts` are about the whole run."""
+        hashes = {key: hash_part(saved) for key, saved in snapshot.parts.items()}
+        (self.folder / PIECES).mkdir(parents=True, exist_ok=True)
+        self._require_space(snapshot, hashes)
+        partial = self.folder / f".part-{snapshot.rounds}"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        small = bytearray()
+        parts = {
+            key: self._write_part(saved, hashes[key], small)
+            for key, saved in snapshot.parts.items()
+        }
+        digest = digest_of_hashes(snapshot.parts, hashes)
+        manifest = {
+            "format": FORMAT,
+            "rounds": snapshot.rounds,
+            "counts": list(snapshot.counts),
+            "mark": snapshot.mark,
+            "state_digest": digest,
+            "facts": dict(facts),
+            "parts": parts,
+        }
+        text = json.dumps(manifest).encode()
+        _write_durably(partial / SMALL, bytes(small))
+        _write_durably(partial / MANIFEST, _sha256(text).encode() + b"\n" + text + b"\n")
+        _sync_folder(self.folder / PIECES)
+        _sync_folder(partial)
+        self._put_in_place(partial, self.folder / str(snapshot.rounds))
+        self._remove_oldest()
+        return digest
+
+    def _write_part(
+        self, saved: SavedState, hashes: PartHashes, small: bytearray
+    ) -> dict[str, Any]:
+        arrays, text = saved.parts()
+        entry: dict[str, Any] = {
+            "text": _append(small, text.encode(), hashes.text),
+            "arrays": {},
+        }
+        for name, array in arrays.items():
+            pieces = []
+            for content, sha in zip(pieces_of(array), hashes.arrays[name], strict=True):
+                if array.nbytes >= LARGE_BYTES:
+                    self._write_piece(sha, content)
+                    pieces.append([sha, len(content)])
+                else:
+                    pieces.append(_append(small, content, sha))
+            entry["arrays"][name] = [array.dtype.str, list(array.shape), pieces]
+        return entry
+
+    def _write_piece(self, sha: str, content: memoryview) -> None:
+        path = self.folder / PIECES / sha
+        if sha not in self._durable:
+            if not (path.is_file() and _sha256(path.read_bytes()) == sha):
+                partial = path.with_name(f".part-{sha}")
+                _write_durably(partial, content)
+                partial.rename(path)
+            self._durable.add(sha)
+
+    def _require_space(self, snapshot: Snapshot, hashes: Mapping[str, PartHashes]) -> None:
+        needed = 0
+        for key, saved in snapshot.parts.items():
+            for name, array in saved.arrays.items():
+                shas = hashes[key].arrays[name]
+                new = [sha not in self._durable or array.nbytes < LARGE_BYTES for sha in shas]
+                needed += array.nbytes * sum(new) // max(len(new), 1)
+        free = shutil.disk_usage(self.folder).free
+        if free < needed + FREE_BYTES:
+            have = f"{free / 2**20:,.0f} MB are free, and {needed / 2**20:,.0f} MB are needed"
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({have})")
+
+    def _put_in_place(self, partial: Path, final: Path) -> None:
+        """Give the snapshot its name. One of the same rounds, from before a resume, is replaced."""
+        old = self.folder / f".old-{final.name}"
+        shutil.rmtree(old, ignore_errors=True)
+        if final.exists():
+            final.rename(old)
+        partial.rename(final)
+        _sync_folder(self.folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _remove_oldest(self) -> None:
+        """Remove all but the newest snapshots, and the pieces that no snapshot has."""
+        for path in snapshot_folders(self.run)[self.keep :]:
+            shutil.rmtree(path)
+        needed: set[str] = set()
+        for path in snapshot_folders(self.run):
+            try:
+                needed |= {sha for sha, *_ in _pieces(_read_manifest(path))}
+            except (OSError, ValueError):
+                return  # it may need any piece
+        for path in (self.folder / PIECES).iterdir():
+            if path.name not in needed:
+                path.unlink()
+        self._durable &= needed
+
+
+def _append(small: bytearray, content: bytes | memoryview, sha: str) -> list[Any]:
+    small += content
+    return [sha, len(content), len(small) - len(content)]
+
+
+def _sha256(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _write_durably(path: Path, content: bytes | memoryview) -> None:
+    """Write a file, and wait until its bytes are on the disk. An error that may pass is tried again."""
+
+    def write() -> None:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    _retrying(write)
+
+
+def _retrying(write: Callable[[], None]) -> None:
+    for wait_s in RETRY_S:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                raise
+            time.sleep(wait_s)
+    return write()
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# reading
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSnapshot:
+    """A snapshot that was read from a run's folder."""
+
+    snapshot: Snapshot
+    state_digest: str
+    facts: Mapping[str, Any]  # about the whole run: its seed and limits
+    damaged: tuple[str, ...] = ()  # why newer ones were passed over
+
+
+def snapshot_folders(run: Path) -> list[Path]:
+    """Return the folders of a run's snapshots, the newest first."""
+    folder = run / FOLDER
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if ROUNDS.fullmatch(path.name)]
+    return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+def read_newest_snapshot(run: Path) -> StoredSnapshot:
+    """Read the newest snapshot that is whole. Those that are damaged are named."""
+    damaged: list[str] = []
+    for path in snapshot_folders(run):
+        try:
+            return _read_snapshot(path, tuple(damaged))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            damaged.append(f"{path}: {error}")
+    if damaged:
+        raise RunError("no snapshot of the run is whole:\n" + "\n".join(damaged))
+    raise RunError(
+        f"{run}: it has no snapshot to continue from; give the graph `snapshots: {{every_s: 60}}`, or save one with "
+        "`flowrl snapshot` while it runs. `flowrl run GRAPH --from RUN` continues the learner alone"
+    )
+
+
+def _read_snapshot(path: Path, damaged: tuple[str, ...]) -> StoredSnapshot:
+    manifest = _read_manifest(path)
+    small = (path / SMALL).read_bytes()
+    pieces = path.parent / PIECES
+    parts = {}
+    hashes = {}
+    for key, entry in manifest["parts"].items():
+        text = _content(entry["text"], small, pieces).decode()
+        arrays = {name: _array(found, small, pieces) for name, found in entry["arrays"].items()}
+        parts[key] = SavedState(arrays, text)
+        shas = {name: [sha for sha, *_ in found[2]] for name, found in entry["arrays"].items()}
+        hashes[key] = PartHashes(entry["text"][0], shas)
+    digest = digest_of_hashes(parts, hashes)
+    if digest != manifest["state_digest"]:
+        raise ValueError("the manifest's digest is not that of its parts")
+    counts = Count(*map(int, manifest["counts"]))
+    snapshot = Snapshot(int(manifest["rounds"]), counts, manifest["mark"], parts)
+    return StoredSnapshot(snapshot, digest, manifest["facts"], damaged)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    checksum, _, text = (path / MANIFEST).read_bytes().partition(b"\n")
+    text = text.removesuffix(b"\n")
+    if _sha256(text) != checksum.decode("ascii", "replace"):
+        raise ValueError(f"{MANIFEST} is damaged: its checksum is another one")
+    manifest = parse_object(text)
+    if manifest.get("format") != FORMAT:
+        found = manifest.get("format")
+        raise ValueError(f"its format is {found!r:.60}; this version of flowrl reads '{FORMAT}'")
+    return manifest
+
+
+def _pieces(manifest: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """Yield the pieces that are files of their own."""
+    for entry in manifest["parts"].values():
+        for _, _, pieces in entry["arrays"].values():
+            yield from (piece for piece in pieces if len(piece) == 2)
+
+
+def _content(piece: list[Any], small: bytes, pieces: Path) -> bytes:
+    """Return the bytes of a piece, after their hash has been checked."""
+    sha, size, *offset = piece
+    if not (isinstance(sha, str) and HASH.fullmatch(sha)):
+        raise ValueError(f"{sha!r:.80} is not the hash of a piece")
+    if offset:
+        content = small[int(offset[0]) : int(offset[0]) + int(size)]
+        where = SMALL
+    else:
+        content = (pieces / sha).read_bytes()
+        where = f"{PIECES}/{sha}"
+    if len(content) != size or _sha256(content) != sha:
+        raise ValueError(f"{where} is damaged: its bytes are not those that were written")
+    return content
+
+
+def _array(found: list[Any], small: bytes, pieces: Path) -> Array:
+    dtype, shape, parts = found
+    if not DTYPE.fullmatch(dtype):
+        raise ValueError(f"{dtype!r:.40} is not the type of an array of numbers")
+    content = b"".join(_content(piece, small, pieces) for piece in parts)
+    return np.frombuffer(bytearray(content), np.dtype(dtype)).reshape([int(n) for n in shape])

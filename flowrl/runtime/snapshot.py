@@ -1,0 +1,246 @@
+"""Saves and loads what the instances of a site hold between two rounds, as data that no placement is part of.
+
+The data consists of parts by key:
+
+| key | part |
+|---|---|
+| `node/KEY` | an instance: its firings, its counts, and its node's `state_dict`; or a node that is only called |
+| `edge/INPUT:PAIR` | the tokens on an edge between two replicas |
+| `versions/OUTPUT` | the versions of a state that later rounds read |
+
+A node on a site and the tokens that it takes are saved there, and so are the services that it calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from flowrl.core.batch import Array, Batch
+from flowrl.core.errors import FlowError, NodeError, RunError
+from flowrl.core.saved_state import SavedState
+from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
+from flowrl.graph.model import PortRef
+from flowrl.graph.replica_pairs import ReplicaPair
+from flowrl.runtime.instance import RAISED, Instance
+from flowrl.runtime.instances import Instances
+from flowrl.runtime.state_versions import StateVersions
+from flowrl.runtime.streams import AwaitedQueue, Queue, Token
+
+Parts = Mapping[str, SavedState]
+
+PIECE_BYTES = 1 << 22  # in which the bytes of arrays are hashed, and written to files
+BATCH_KEY = "batch"  # of a token that is a table; the value of any other token has the key below
+VALUE_KEY = "value"
+
+
+def node_key(instance: str) -> str:
+    return f"node/{instance}"
+
+
+def edge_key(to: PortRef, pair: ReplicaPair) -> str:
+    return f"edge/{to}:{pair[0]}.{pair[1]}.{pair[2]}"
+
+
+def versions_key(source: PortRef) -> str:
+    return f"versions/{source}"
+
+
+# digests
+
+
+@dataclass(frozen=True, slots=True)
+class PartHashes:
+    """The SHA-256 of a part's text, and of each piece of its arrays."""
+
+    text: str
+    arrays: Mapping[str, Sequence[str]]
+
+
+def pieces_of(array: Array) -> Iterator[memoryview]:
+    """Yield the bytes of an array in pieces, of which all but the last have `PIECE_BYTES`."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    for begin in range(0, max(len(flat), 1), PIECE_BYTES):
+        yield flat[begin : begin + PIECE_BYTES]
+
+
+def hash_part(saved: SavedState) -> PartHashes:
+    arrays, text = saved.parts()
+    return PartHashes(
+        hashlib.sha256(text.encode()).hexdigest(),
+        {
+            name: [hashlib.sha256(piece).hexdigest() for piece in pieces_of(array)]
+            for name, array in arrays.items()
+        },
+    )
+
+
+def digest_of_hashes(parts: Parts, hashes: Mapping[str, PartHashes]) -> str:
+    """Return the SHA-256 over all parts: everything that the rest of the run depends on."""
+    digest = hashlib.sha256()
+    for key in sorted(parts):
+        digest.update(f"{key}:{hashes[key].text};".encode())
+        for name, array in sorted(parts[key].arrays.items()):
+            pieces = ",".join(hashes[key].arrays[name])
+            digest.update(f"{name}:{array.dtype}:{array.shape}:{pieces};".encode())
+    return digest.hexdigest()
+
+
+def digest_of_parts(parts: Parts) -> str:
+    return digest_of_hashes(parts, {key: hash_part(saved) for key, saved in parts.items()})
+
+
+# saving
+
+
+def save_parts(instances: Instances) -> dict[str, SavedState]:
+    """Return the parts of a site. All its instances have completed the same rounds."""
+    parts = {}
+    for instance in instances.all():  # before services, whose pending calls it may have to finish
+        parts[node_key(instance.key)] = _saved(instance.key, partial(_instance_data, instance))
+    for key, saved in instances.save_services():
+        parts[node_key(key)] = saved
+    for key, owner, queue, initial in _queues(instances):
+        parts[key] = _saved(owner, partial(_queue_data, queue, initial))
+    for source, versions in instances.versions.items():
+        parts[versions_key(source)] = _saved(source.node, partial(_versions_data, versions))
+    return parts
+
+
+def _saved(owner: str, make: Callable[[], Mapping[str, Any]]) -> SavedState:
+    """Return data as a part; an error names the instance that it belongs to."""
+    try:
+        saved = SavedState.of(make())
+        saved.parts()
+        return saved
+    except FlowError:
+        raise
+    except RAISED as error:
+        raise NodeError(owner, "saving its state", error) from error
+
+
+def _instance_data(instance: Instance) -> dict[str, Any]:
+    return {
+        "fired": instance.fired,
+        "counts": list(instance.counts),
+        "clock": _clock_data(instance.ctx.clock),
+        "restarts": instance.ctx.restarts,
+        "state": instance.node.state_dict(),
+    }
+
+
+def _versions_data(versions: StateVersions) -> dict[str, Any]:
+    return {"states": [_state_data(state) for state in versions.round_ends]}
+
+
+def _queues(instances: Instances) -> Iterator[tuple[str, str, Queue, int]]:
+    """Yield the key, the consumer, the queue, and the initial tokens of each edge that ends on this site.
+
+    With `merge: any` several pairs share a queue, which then has the key of the first of them.
+    """
+    initial = instances.checked.program.initial
+    seen: set[int] = set()
+    for to, by_pair in instances.queues.items():
+        for pair, queue in sorted(by_pair.items()):
+            is_local = any(i.ctx.replica == pair[2] for i in instances.by_node.get(to.node, ()))
+            if is_local and id(queue) not in seen:
+                seen.add(id(queue))
+                yield edge_key(to, pair), to.node, queue, initial.get(to, 0)
+
+
+def _queue_data(queue: Queue, initial: int) -> dict[str, Any]:
+    """Return the tokens on an edge. Between two rounds these are as many as there were at the beginning.
+
+    If they come from another site, some may be on their way, and some may belong to later rounds.
+    """
+    tokens = list(queue)
+    if isinstance(queue, AwaitedQueue):
+        queue.fill(initial)
+        tokens = list(islice(queue, initial))
+    return {"tokens": [_token_data(token) for token in tokens]}
+
+
+def _token_data(token: Token) -> dict[str, Any]:
+    value, clock = token
+    data = {BATCH_KEY: dict(value.columns)} if isinstance(value, Batch) else {VALUE_KEY: value}
+    return {**data, "clock": _clock_data(clock)}
+
+
+def _state_data(state: State) -> dict[str, Any]:
+    return {
+        "arrays": dict(state.arrays),
+        "command": dict(state.command),
+        "version": state.version,
+        "clock": _clock_data(state.clock),
+    }
+
+
+def _clock_data(clock: Clock) -> dict[str, list[int]]:
+    return {node: list(count) for node, count in sorted(clock.counts.items())}
+
+
+# loading
+
+
+def load_parts(instances: Instances, parts: Parts) -> None:
+    """Load the parts of this site. The instances are new, and in the phase in which the parts were saved."""
+    for key, load in instances.service_loaders():
+        load(_part(parts, node_key(key)))
+    for instance in instances.all():
+        data = _part(parts, node_key(instance.key)).state_dict()
+        _loading(instance.key, partial(_load_instance, instance, data))
+    for key, owner, queue, _ in _queues(instances):
+        saved = _part(parts, key).state_dict()["tokens"]
+        tokens = _loading(owner, partial(_tokens, saved))
+        queue.clear()
+        queue.extend(tokens)
+    for source, versions in instances.versions.items():
+        states = _part(parts, versions_key(source)).state_dict()["states"]
+        versions.continue_with([_state(one) for one in states])
+
+
+def _part(parts: Parts, key: str) -> SavedState:
+    if key not in parts:
+        raise RunError(f"the snapshot has no part '{key}'; it is of another graph")
+    return parts[key]
+
+
+def _loading(owner: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except FlowError:
+        raise
+    except RAISED as error:
+        raise NodeError(owner, "loading its state", error) from error
+
+
+def _load_instance(instance: Instance, data: Mapping[str, Any]) -> None:
+    instance.fired = int(data["fired"])
+    instance.counts = Count(*data["counts"])
+    instance.ctx.clock = _clock(data["clock"])
+    instance.ctx.restarts = int(data["restarts"])
+    instance.node.load_state_dict(data["state"])
+
+
+def _tokens(data: Sequence[Mapping[str, Any]]) -> list[Token]:
+    return [_token(one) for one in data]
+
+
+def _token(data: Mapping[str, Any]) -> Token:
+    value = Batch(data[BATCH_KEY]) if BATCH_KEY in data else data[VALUE_KEY]
+    return value, _clock(data["clock"])
+
+
+def _state(data: Mapping[str, Any]) -> State:
+    return State(data["arrays"], data["command"], int(data["version"]), _clock(data["clock"]))
+
+
+def _clock(data: Mapping[str, Any]) -> Clock:
+    counts = {node: Count(*count) for node, count in data.items()}
+    return Clock(counts) if counts else EMPTY_CLOCK

@@ -1,0 +1,76 @@
+"""When a run saves snapshots, and what it does with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flowrl.core.state import Count
+from flowrl.runtime.snapshot import Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole state of a run between two rounds."""
+
+    rounds: int  # completed rounds, those of the warm-up included
+    counts: Count
+    mark: Any  # what `SnapshotSink.mark` returned when the records of these rounds had been written
+    parts: Parts
+
+
+class SnapshotSink(Protocol):
+    """Takes the snapshots of a run."""
+
+    schedule: SnapshotSchedule
+
+    def mark(self) -> Any:
+        """Return how far the run's files have been written."""
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Take a snapshot. It is written at the same time as the run goes on."""
+
+    def fail(self, problem: str) -> None:
+        """Take the reason why a snapshot could not be saved. The run goes on."""
+
+
+class SnapshotSchedule:
+    """The rounds after which snapshots are saved: every so many seconds or rounds, at known rounds, and on request.
+
+    `request` may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        every_s: float | None = None,
+        every_rounds: int | None = None,
+        known: Collection[int] = (),
+    ) -> None:
+        self._every_s, self._every_rounds = every_s, every_rounds
+        self.known = frozenset(known)
+        self._next_s = float("inf") if every_s is None else time.monotonic() + every_s
+        self._is_requested = False
+        self.is_busy = (
+            False  # whether a snapshot is being written; then only known and requested ones are due
+        )
+
+    def request(self) -> None:
+        """Ask for a snapshot after the next possible round."""
+        self._is_requested = True
+
+    def due_within(self, first: int, last: int) -> set[int]:
+        """Return after which of the rounds from `first` to `last` a snapshot is due."""
+        due = {rounds for rounds in self.known if first <= rounds <= last}
+        if self._every_rounds is not None and not self.is_busy:
+            step = self._every_rounds
+            due.update(range(-(-first // step) * step, last + 1, step))
+        is_time = time.monotonic() >= self._next_s and not self.is_busy
+        if first <= last and (self._is_requested or is_time):
+            due.add(first)
+        if due:
+            self._is_requested = False
+            if self._every_s is not None:
+                self._next_s = time.monotonic() + self._every_s
+        return due

@@ -1,0 +1,90 @@
+"""A snapshot of any placement continues in any placement, with the bits of an execution without a stop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowrl.checks.check import check
+from flowrl.core.batch import Batch
+from flowrl.core.errors import NodeError
+from flowrl.core.node import Node
+from flowrl.core.ports import In
+from flowrl.graph.loading import load_data, load_graph
+from flowrl.graph.model import Limits
+from tests.sites.bundled_cases import COMPARED, SMALL
+from tests.sites.snapshots import compare_continued, execute
+from tests.sites.test_same_bits import GRAPHS
+from tests.toys.toy_runs import toy_graph
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_continues_from_each_of_its_snapshots(name: str) -> None:
+    checked = check(load_data(GRAPHS[name])).require_sound()
+    warm = sum(phase.rounds for phase in checked.program.warmup)
+    at = {1, 2, warm + 1, warm + 3, warm + 6} | ({warm} - {0})
+    compare_continued(checked, 6, at, "serial", "threads")
+
+
+@pytest.mark.parametrize("graph", ["cartpole_dqn_per", "cartpole_ppo", "hiddencartpole_r2d2"])
+def test_a_bundled_graph_continues_from_each_of_its_snapshots(graph: str) -> None:
+    compare_bundled(graph, "threads")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", sorted(COMPARED))
+def test_every_bundled_graph_continues_in_processes(graph: str) -> None:
+    compare_bundled(graph, "serial", "processes")
+
+
+def compare_bundled(graph: str, *placements: str) -> None:
+    sets = {key: str(value) for key, value in SMALL[graph].items()}
+    checked = check(load_graph(graph, sets)).require_sound()
+    warm = sum(phase.rounds for phase in checked.program.warmup)
+    compare_continued(checked, 3, {warm + 1, warm + 3}, *placements)
+
+
+class KeepsAnObject(Node):
+    """A node with an attribute that cannot be saved."""
+
+    data = In("samples")
+
+    def setup(self) -> None:
+        self.cache = object()
+
+    def fire(self, data: Batch) -> None:
+        pass
+
+
+class NamesItsCache(KeepsAnObject):
+    unsaved = ("cache",)
+
+
+def with_object(kind: str, **more: Any) -> Any:
+    graph = toy_graph(
+        {"c": "Source", "l": "Learner", "k": f"{__name__}:{kind}"}, ["c -> l, k"], **more
+    )
+    return check(load_data(graph)).require_sound()
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+def test_a_node_that_cannot_be_saved_is_an_error_before_the_first_firing(placement: str) -> None:
+    checked = with_object("KeepsAnObject", snapshots={"every_rounds": 100})
+    with pytest.raises(NodeError, match=r"k, saving its state: .*keepsanobject\.cache is a object"):
+        execute(checked, placement, Limits(rounds=4), [])
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+def test_a_snapshot_that_was_not_announced_may_fail(placement: str) -> None:
+    found = execute(with_object("KeepsAnObject"), placement, Limits(rounds=4), [2])
+    assert not found.snapshots
+    assert "keepsanobject.cache is a object" in found.problems[0]
+    assert (
+        found.digest == execute(with_object("NamesItsCache"), "serial", Limits(rounds=4), []).digest
+    )
+
+
+def test_attributes_that_are_named_as_no_state_are_left_out() -> None:
+    found = execute(with_object("NamesItsCache"), "serial", Limits(rounds=4), [2])
+    assert found.snapshots.keys() == {2}
