@@ -93,16 +93,21 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.models.recurrent import Lstm as Lstm
     from flowrl.nodes.policies.a2c import A2c as A2c
     from flowrl.nodes.policies.acer import Acer as Acer
+    from flowrl.nodes.policies.awac import Awac as Awac
     from flowrl.nodes.policies.bc import Bc as Bc
     from flowrl.nodes.policies.c51 import C51 as C51
+    from flowrl.nodes.policies.cql import Cql as Cql
     from flowrl.nodes.policies.crossq import Crossq as Crossq
     from flowrl.nodes.policies.d4pg import D4pg as D4pg
     from flowrl.nodes.policies.ddpg import Ddpg as Ddpg
+    from flowrl.nodes.policies.discrete_cql import DiscreteCql as DiscreteCql
     from flowrl.nodes.policies.discrete_sac import DiscreteSac as DiscreteSac
+    from flowrl.nodes.policies.dqfd import Dqfd as Dqfd
     from flowrl.nodes.policies.dqn import Dqn as Dqn
     from flowrl.nodes.policies.expert import Expert as Expert
     from flowrl.nodes.policies.fqf import Fqf as Fqf
     from flowrl.nodes.policies.impala import Impala as Impala
+    from flowrl.nodes.policies.iql import Iql as Iql
     from flowrl.nodes.policies.iqn import Iqn as Iqn
     from flowrl.nodes.policies.mdqn import Mdqn as Mdqn
     from flowrl.nodes.policies.ppg import Ppg as Ppg
@@ -117,10 +122,18 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.policies.sac import Sac as Sac
     from flowrl.nodes.policies.sql import Sql as Sql
     from flowrl.nodes.policies.td3 import Td3 as Td3
+    from flowrl.nodes.policies.td3bc import Td3bc as Td3bc
     from flowrl.nodes.policies.tqc import Tqc as Tqc
     from flowrl.nodes.policies.trpo import Trpo as Trpo
     from flowrl.nodes.policy import Policy as Policy
+    from flowrl.nodes.rewards.airl import Airl as Airl
+    from flowrl.nodes.rewards.constant import Constant as Constant
+    from flowrl.nodes.rewards.gail import Gail as Gail
+    from flowrl.nodes.rewards.icm import Icm as Icm
+    from flowrl.nodes.rewards.red import Red as Red
     from flowrl.nodes.rewards.rnd import Rnd as Rnd
+    from flowrl.nodes.rewards.shaping import Shaping as Shaping
+    from flowrl.nodes.rewards.trex import Trex as Trex
 
 BASE_CLASSES = ("flowrl.nodes.policy:Policy", "flowrl.nodes.envs.wrappers.wrapper:Wrapper")
 OTHER_CLASSES = ("flowrl.nodes.greedy_policy:GreedyPolicy",)  # not for graphs

@@ -57,6 +57,7 @@ ROW_COLUMNS: Schema = {
     "last": Column("bool"),
     "valid": Column("bool"),
     "offset": Column("int32"),
+    "is_demo": Column("bool"),
 }
 
 

@@ -208,3 +208,49 @@ def fraction_gradient(z_t: Tensor, z_mid: Tensor) -> Tensor:
     """
     # z_t: (B, N - 1), z_mid: (B, N)
     return 2 * z_t - z_mid[:, 1:] - z_mid[:, :-1]
+
+
+def imitation_reward(form: str, logit: Tensor) -> Tensor:
+    """`positive`: -log(1 - D), `negative`: log D, `signed`: log D - log(1 - D), with D = sigmoid(logit).
+
+    `positive` is the reward of GAIL (Ho & Ermon 2016), `signed` that of AIRL (Fu et al. 2018).
+    """
+    if form == "signed":
+        return logit
+    return functional.softplus(logit) if form == "positive" else -functional.softplus(-logit)
+
+
+def discriminator_loss(agent: Tensor, expert: Tensor) -> Tensor:
+    """-E_expert log D - E_agent log(1 - D) with D = sigmoid(logit) (Ho & Ermon 2016, equation 17).
+
+    The expert's steps are to have D = 1 here, and the agent's D = 0.
+    """
+    return functional.softplus(agent).mean() + functional.softplus(-expert).mean()
+
+
+def ranking_loss(one: Tensor, other: Tensor, better: Tensor) -> Tensor:
+    """-log p(the ranking) with p(one is better) = exp(one) / (exp(one) + exp(other)) (Brown et al. 2019, equation 2).
+
+    `one` and `other` are the sums (B,) of the rewards of two clips, `better` is 1 where the first one is better.
+    """
+    return functional.binary_cross_entropy_with_logits(one - other, better)
+
+
+def expectile_loss(error: Tensor, expectile: float) -> Tensor:
+    """|tau - 1{u < 0}| u^2 (Kostrikov et al. 2022, equation 4)."""
+    weight = torch.where(error < 0, 1 - expectile, expectile)
+    return weight * error.square()
+
+
+def margin_loss(q: Tensor, action: Tensor, margin: float) -> Tensor:
+    """max_a (Q(s, a) + margin 1{a != a_E}) - Q(s, a_E) (Hester et al. 2018, equation 3)."""
+    other = 1 - functional.one_hot(action, q.shape[-1])
+    return (q + margin * other).amax(-1) - chosen(q, action)
+
+
+def sampled_soft_maximum(q: Tensor, logp: Tensor) -> Tensor:
+    """log mean_k exp(Q(s, a_k)) / p(a_k), an estimate of log of the integral of exp(Q), of actions (…, K) drawn from p.
+
+    Kumar et al. 2020, appendix F.
+    """
+    return torch.logsumexp(q - logp, -1) - math.log(q.shape[-1])

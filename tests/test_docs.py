@@ -41,6 +41,10 @@ ELSEWHERE = [
     ("docs/nodes", "class Balance", "tests/test_docs.py"),
     ("docs/algorithms", "# baseline.py", "tests/examples/test_my_algorithm.py"),
     ("docs/algorithms", "baseline:Baseline", "tests/examples/test_my_algorithm.py"),
+    ("docs/rewards", "# my_rewards.py", "tests/examples/test_my_reward.py"),
+    ("docs/rewards", "my_rewards:", "tests/examples/test_my_reward.py"),
+    ("docs/rewards", "# surprise.py", "tests/examples/test_my_reward.py"),
+    ("docs/rewards", "surprise:Surprise", "tests/examples/test_my_reward.py"),
     ("docs/graph", "  - agent, expert -> buffer", "tests/graph/test_graph_page.py"),
 ]
 [MY_NODES] = re.findall(r"```python\n(# my_nodes\.py.*?)```", PAGES["README"], re.S)

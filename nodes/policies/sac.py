@@ -89,16 +89,24 @@ class Sac(Algorithm):
             return {"actor_loss": actor_loss, "alpha": alpha, "entropy": -logp_t.mean()}
 
         def learn_critic(self, b: LearnBatch, alpha: Any) -> dict[str, Any]:
-            """Move Q(s_t, a_t) towards r_t + discount_t (min Q_target(s_tp1, a_tp1) - alpha log pi)."""
+            """One step for the critics down their temporal-difference errors."""
+            loss, q_t, target_t = self.critic_loss(b, alpha)
+            norm = self.critic.descend(loss, self.now.critic_lr)
+            priority = (target_t - q_t.detach().mean(1)).abs()
+            return {"critic_loss": loss, "q": q_t.mean(), "grad_norm": norm, "priority": priority}
+
+        def critic_loss(self, b: LearnBatch, alpha: Any) -> tuple[Any, Any, Any]:
+            """The squared distance of Q(s_t, a_t) from its target, Q (B, critics), and the target (B,).
+
+            The target is r_t + discount_t (min Q_target(s_tp1, a_tp1) - alpha log pi).
+            """
             with torch.no_grad():
                 action_tp1, logp_tp1 = self.draw(b.next_obs)
                 v_tp1 = self.value(self.critic_target, b.next_obs, action_tp1)
                 target_t = b.reward + b.discount * (v_tp1 - alpha * logp_tp1)
-            q_t = self.critic(obs=b.obs, action=b.unit_action)["q"]  # (B, critics)
+            q_t = self.critic(obs=b.obs, action=b.unit_action)["q"]
             loss = b.weighted_mean((q_t - target_t.unsqueeze(1)).square().sum(1))
-            norm = self.critic.descend(loss, self.now.critic_lr)
-            priority = (target_t - q_t.detach().mean(1)).abs()
-            return {"critic_loss": loss, "q": q_t.mean(), "grad_norm": norm, "priority": priority}
+            return loss, q_t, target_t
 
         def draw(self, obs: Any) -> tuple[Any, Any]:
             """Actions (B, n) in (-1, 1) of the policy, and the logarithms of their likelihoods (B,)."""

@@ -70,11 +70,15 @@ class Td3(Algorithm):
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             found = self.learn_critic(b, self.next_actions(b))
             if self.iters % self.config.actor_every_iters == 0:
-                action_t = self.actor(b.obs)["action"].tanh()
-                loss = -self.value(self.critic, b.obs, action_t).mean()
+                loss = self.actor_loss(b)
                 self.actor.descend(loss, self.now.lr)
                 found["actor_loss"] = loss
             return found
+
+        def actor_loss(self, b: LearnBatch) -> Any:
+            """-Q(s_t, pi(s_t)), the mean over the rows."""
+            action_t = self.actor(b.obs)["action"].tanh()
+            return -self.value(self.critic, b.obs, action_t).mean()
 
         def next_actions(self, b: LearnBatch) -> Any:
             """The target actor's actions with clipped noise: equation 14."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,3 +77,43 @@ def test_a_wrong_value_is_reported_before_anything_runs() -> None:
     checked = load(FOLDER / "scaled.yaml", {"unit.log_every_rows": 0}).check()
     assert not checked.ok
     assert "log_every_rows" in str(checked.problems[0])
+
+
+def shown(language: str, line: str) -> str:
+    """The block of the page with this line."""
+    page = (FOLDER.parents[1] / "docs" / "rewards.md").read_text(encoding="utf-8")
+    [block] = [b for b in re.findall(rf"```{language}\n(.*?)```", page, re.S) if line in b]
+    return str(block)
+
+
+def test_the_page_shows_the_reward_model_of_the_example() -> None:
+    code = shown("python", "# surprise.py").removeprefix("# surprise.py\n")
+    assert (FOLDER / "surprise.py").read_text(encoding="utf-8").endswith(code)
+    assert len(code.splitlines()) < 30
+    edit = shown("yaml", "surprise:Surprise").splitlines()
+    assert set(edit) <= set((FOLDER / "surprise.yaml").read_text(encoding="utf-8").splitlines())
+    assert len(edit) == 3
+
+
+def test_the_functions_of_the_page_shape_rewards(tmp_path: Path) -> None:
+    (tmp_path / "my_rewards.py").write_text(shown("python", "# my_rewards.py"), encoding="utf-8")
+    edit = shown("yaml", "my_rewards:")
+    (tmp_path / "a.yaml").write_text(f"extends: cartpole_dqn\n{edit}", encoding="utf-8")
+    other = edit.replace("potential:", "function:").replace("uprightness", "near_the_centre")
+    (tmp_path / "b.yaml").write_text(f"extends: cartpole_dqn\n{other}", encoding="utf-8")
+    runs = [
+        load(graph).run(train_iters=8, out=tmp_path / Path(str(graph)).stem)
+        for graph in (tmp_path / "a.yaml", tmp_path / "b.yaml", "cartpole_dqn")
+    ]
+    assert len({run.digest for run in runs}) == 3
+
+
+def test_the_reward_model_learns_to_forecast(tmp_path: Path) -> None:
+    load(FOLDER / "surprise.yaml", {"surprise.log_every_tokens": 1}).run(
+        train_iters=120, out=tmp_path / "run"
+    )
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    losses = [
+        row["loss"] for row in map(json.loads, lines) if row["node"] == "surprise" and "loss" in row
+    ]
+    assert losses[-1] < 0.5 * losses[0]

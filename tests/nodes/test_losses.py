@@ -152,3 +152,73 @@ def test_rescaled_values_are_restored(x: float) -> None:
     assert losses.rescale_value(value).item() == pytest.approx(expected, rel=1e-3, abs=1e-9)
     restored = losses.restore_value(losses.rescale_value(value)).item()
     assert restored == pytest.approx(x, rel=1e-5, abs=1e-12)
+
+
+@pytest.mark.parametrize("form", ["positive", "negative", "signed"])
+def test_the_imitation_reward_equals_its_definition(form: str) -> None:
+    logit = random(20) * 3
+    for x, found in zip(logit.tolist(), losses.imitation_reward(form, logit).tolist(), strict=True):
+        d = 1 / (1 + math.exp(-x))
+        positive, negative = -math.log(1 - d), math.log(d)
+        expected = {"positive": positive, "negative": negative, "signed": positive + negative}
+        assert found == pytest.approx(expected[form], abs=1e-5)
+    huge = losses.imitation_reward(form, torch.tensor([-200.0, 200.0]))
+    assert huge.isfinite().all()
+
+
+def test_the_discriminators_loss_equals_its_definition() -> None:
+    agent, expert = random(7), random(5)
+    d_agent, d_expert = agent.sigmoid().tolist(), expert.sigmoid().tolist()
+    expected = -sum(math.log(d) for d in d_expert) / 5 - sum(math.log(1 - d) for d in d_agent) / 7
+    assert losses.discriminator_loss(agent, expert).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_ranking_loss_equals_its_definition() -> None:
+    one, other, better = random(6), random(6), torch.tensor([1.0, 0, 1, 0, 1, 0])
+    expected = 0.0
+    for x, y, first in zip(one.tolist(), other.tolist(), better.tolist(), strict=True):
+        winner, loser = (x, y) if first else (y, x)
+        expected -= math.log(math.exp(winner) / (math.exp(winner) + math.exp(loser))) / 6
+    assert losses.ranking_loss(one, other, better).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_expectile_loss_equals_its_definition() -> None:
+    error = random(20)
+    expected = [(0.9 if u >= 0 else 0.1) * u * u for u in error.tolist()]
+    np.testing.assert_allclose(losses.expectile_loss(error, 0.9), expected, rtol=1e-5)
+
+
+def test_the_minimum_of_the_expectile_loss_rises_with_the_expectile() -> None:
+    """The expectile 0.5 is the mean; near 1 it is the maximum."""
+    values, grid = torch.tensor([0.0, 1.0, 5.0]), torch.linspace(0, 5, 5001)
+
+    def minimum(expectile: float) -> float:
+        error = values.unsqueeze(1) - grid
+        return float(grid[losses.expectile_loss(error, expectile).sum(0).argmin()])
+
+    assert minimum(0.5) == pytest.approx(2, abs=1e-3)
+    assert minimum(0.999) > 4.9
+
+
+def test_the_margin_loss_equals_its_definition() -> None:
+    q, action = random(12, 4), torch.arange(12) % 4
+    found = losses.margin_loss(q, action, 0.8)
+    for row in range(12):
+        a_e = int(action[row])
+        raised = [float(q[row, a]) + (0.8 if a != a_e else 0.0) for a in range(4)]
+        assert float(found[row]) == pytest.approx(max(raised) - float(q[row, a_e]), abs=1e-6)
+    clear = torch.tensor([[5.0, 1.0]])
+    assert losses.margin_loss(clear, torch.tensor([0]), 0.8).item() == 0
+
+
+def test_the_sampled_soft_maximum_estimates_an_integral() -> None:
+    """log of the integral of exp(-a^2) over (-1, 1), from uniform samples and from those of another density."""
+    generator = torch.Generator().manual_seed(0)
+    expected = math.log(math.sqrt(math.pi) * math.erf(1))
+    uniform = 2 * torch.rand(200_000, generator=generator) - 1
+    found = losses.sampled_soft_maximum(-uniform.square(), torch.full((200_000,), -math.log(2)))
+    assert found.item() == pytest.approx(expected, abs=0.01)
+    rising = 2 * torch.rand(200_000, generator=generator).sqrt() - 1  # with the density (a + 1) / 2
+    logp = ((rising + 1) / 2).log()
+    found = losses.sampled_soft_maximum(-rising.square(), logp)
+    assert found.item() == pytest.approx(expected, abs=0.02)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Column
+from flowrl.core.context import Context
 from flowrl.core.state import State
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
@@ -102,23 +103,23 @@ def test_a_state_of_rnd_with_missing_or_unknown_names_is_refused() -> None:
     node = Rnd()
     node.fire(rows())
     state = node.state_dict()
-    less = {k: v for k, v in state["novelty"].items() if k != "predictor"}
-    with pytest.raises(ValueError, match=r"novelty: the state lacks \['predictor'\]"):
-        Rnd().load_state_dict({**state, "novelty": less})
+    less = {k: v for k, v in state["model"].items() if k != "predictor"}
+    with pytest.raises(ValueError, match=r"rnd: the state lacks \['predictor'\]"):
+        Rnd().load_state_dict({**state, "model": less})
 
 
-def test_rnd_of_one_hot_observations_is_saved_and_loaded() -> None:
-    """They are not normalised, so the state has no moments."""
-    column = Column("int64", n=5)
+def test_a_state_of_rnd_brings_its_columns() -> None:
+    """Made by hand, a node knows its columns from its first rows only, and not how many values one has."""
+    schema = {**rows().schema, "next_obs": Column("int64", n=5)}
 
     def batch(seed: int) -> Any:
         seen = np.random.default_rng(seed).integers(5, size=32)
         return rows(seed=seed, next_obs=seen)
 
-    one, other = Rnd(weight=1.0), Rnd(weight=1.0)
-    one._build(column)
+    one = Rnd(config=Rnd.Config(weight=1.0), context=Context("rnd", inputs={"data": schema}))
+    other = Rnd(weight=1.0)
     one.fire(batch(0))
-    assert one.state_dict()["novelty"]["obs_moments"] is None
+    assert one.state_dict()["model"]["obs_moments"] == {}  # one-hot observations are not normalised
     other.load_state_dict(one.state_dict())
     a, b = (node.fire(batch(1))["reward"] for node in (one, other))
     np.testing.assert_array_equal(a, b)

@@ -27,7 +27,7 @@ SEED = 4
 
 DQN = {"evaluator.episodes": 2, "evaluator.weights.every": 12}
 VALUE_BASED = ("acer", "c51", "discrete_sac", "fqf", "iqn", "mdqn", "qrdqn", "rainbow", "sql")
-ON_POLICY = ("ppo", "a2c", "ppg", "pqn", "reinforce", "trpo")
+ON_POLICY = ("ppo", "ppo_gail", "a2c", "ppg", "pqn", "reinforce", "trpo")
 PENDULUM = ("crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc")
 SHORT_EPISODES = {**DQN, "env.max_episode_steps": 40}
 PPO = {"evaluator.episodes": 2, "evaluator.weights.every": 2}
@@ -37,6 +37,12 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_dqn_per": DQN,
     "cartpole_dqn_record": {**DQN, "tape.rows": 40},
     "cartpole_dqn_rnd": DQN,
+    "cartpole_dqn_gail": DQN,
+    "cartpole_sqil": DQN,
+    "cartpole_dqfd": DQN,
+    "pendulum_sac_record": SHORT_EPISODES,
+    "cartpole_ppo_gail": {**PPO, "collector.n_sample": 128},
+    "mountaincar_dqn_icm": {**DQN, "evaluator.episodes": 1},
     "cartpole_ppo": {**PPO, "collector.n_sample": 128, "learner.log_every_iters": 1},
     "mountaincar_dqn": {**DQN, "evaluator.episodes": 1},
     "hiddencartpole_ppo": {**PPO, "collector.n_sample": 128},
@@ -66,12 +72,18 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     "lunarlander_ppo": -2000,
     "minigrid_ppo": 0,
     "mountaincar_dqn": -200,
+    "mountaincar_dqn_icm": -200,
     "pendulum_ppo": -1800,
-    **{f"pendulum_{name}": -1800 for name in PENDULUM},
+    **{f"pendulum_{name}": -1800 for name in (*PENDULUM, "sac_record")},
 }
 UNREACHABLE_RETURN = 1e9
-# All but the graph that learns from demonstrations alone, which has no collector.
-COMPARED = sorted(set(bundled_graphs()) - {"cartpole_bc"})
+# Graphs that learn from a dataset alone, without a collector.
+OFFLINE = {
+    "cartpole_bc",
+    "cartpole_cql",
+    *(f"pendulum_{n}" for n in ("awac", "cql", "iql", "td3bc")),
+}
+COMPARED = sorted(set(bundled_graphs()) - OFFLINE)
 
 
 @dataclass(frozen=True)

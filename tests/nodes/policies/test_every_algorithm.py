@@ -364,7 +364,7 @@ def bandit(policy: Algorithm, seed: int) -> tuple[Batch, Array, Array]:
         "truncated": zeros != 0,
         "last": zeros == 0,
     }
-    columns |= {**ends, "offset": zeros.astype(np.int32)}
+    columns |= {**ends, "offset": zeros.astype(np.int32), "is_demo": zeros != 0}
     return Batch({n: columns[n] for n in policy.learn_columns()}), obs, right
 
 

@@ -1,0 +1,53 @@
+"""AWAC (Nair et al. 2020): an actor-critic that learns from a dataset, and can go on with steps of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrl.core.config import param
+from flowrl.core.node import UnsoundError
+from flowrl.nodes.advantage_weighted import AdvantageWeighted, AdvantageWeightedLearnMode
+from flowrl.nodes.distributions import MultiCategorical
+from flowrl.nodes.lazy import torch
+from flowrl.nodes.models.sampling import LOG_STD_LIMITS
+from flowrl.nodes.network_learn_mode import LearnBatch
+
+
+class Awac(AdvantageWeighted):
+    """Imitates actions by how far their value exceeds that of the policy's own ones."""
+
+    class Config(AdvantageWeighted.Config):
+        temperature: float = param(
+            1.0, "the larger, the less an action's weight depends on its advantage (lambda)", gt=0
+        )
+
+    def setup(self) -> None:
+        super().setup()
+        if isinstance(self.distribution, MultiCategorical):
+            what = f"{self.name} chooses one of n actions, or real-valued ones; the env takes {self.action}"
+            raise UnsoundError(what, "try iql", "policy")
+
+    class Learn(AdvantageWeightedLearnMode):
+        """One gradient step for the critics and the actor each."""
+
+        def learn(self, b: LearnBatch) -> dict[str, Any]:
+            with torch.no_grad():
+                v_tp1 = self.q_min(self.critic_target, b.next_obs, self.draw(b.next_obs))
+            critic = self.learn_critic(b, v_tp1)
+            with torch.no_grad():
+                q_t = self.q_min(self.critic, b.obs, self.actions(b))
+                advantage = q_t - self.q_min(self.critic, b.obs, self.draw(b.obs))
+            # exp(A / lambda) / Z of equation 13, with the mean over the rows as Z
+            weight = (advantage / self.config.temperature).softmax(0) * len(advantage)
+            return {"advantage": advantage.mean(), **self.learn_actor(b, weight), **critic}
+
+        def draw(self, obs: Any) -> Any:
+            """Actions of the policy, as critics see them."""
+            heads = self.actor(obs)
+            if "logits" in heads:
+                p = heads["logits"].softmax(-1)
+                return torch.multinomial(p, 1, generator=self.generator).squeeze(1)
+            std = heads["log_std"].clamp(*LOG_STD_LIMITS).exp()
+            centre = heads["mean"].tanh()
+            noise = torch.randn(centre.shape, generator=self.generator)
+            return (centre + std * noise).clamp(-1, 1)

@@ -1,0 +1,557 @@
+"""The form of a reward model: settings, columns that it reads, networks by name, a bonus, and its training.
+
+A subclass of `LearnedRewardModel` is a whole reward model in one file:
+
+    class Surprise(LearnedRewardModel):
+        reads = ("next_obs",)                       # the columns of `b`
+
+        class Config(LearnedRewardModel.Config):    # settings; any number may be a schedule
+            model: Any = part("model", "…", default="auto")
+
+        @classmethod
+        def networks(cls, config, steps):           # their models, inputs and heads
+            return {"predictor": Net(…)}
+
+        def bonus(self, b): …                       # the bonus (N,) of each step
+        def train(self, b): …                       # one gradient step on a minibatch; returns metrics
+
+With an input `expert`, a subclass of `ImitationModel` finds the expert's steps in `b.expert`. A model without networks
+is a subclass of `RewardModel`. From these declarations follow the node's columns, refusals, metrics and state.
+`docs/edits.md` builds a reward model from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pydantic import model_validator
+
+from flowrl.core.attribute_state import load_attributes, state_of_attributes
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param, part
+from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.ports import In, Out
+from flowrl.nodes.acting import ActionBox
+from flowrl.nodes.algorithm import Net
+from flowrl.nodes.configured_parts import configured_part
+from flowrl.nodes.distributions import action_bounds
+from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.models.input_columns import input_columns
+from flowrl.nodes.models.model import Model, checked_model
+from flowrl.nodes.moments import Moments
+from flowrl.nodes.observations import SEPARATOR, ObsColumns, obs_columns_in
+from flowrl.nodes.recent_rows import RecentRows
+from flowrl.nodes.schedules import Scheduled, complete_schedules, current_value, scheduled
+
+if TYPE_CHECKING:
+    from flowrl.nodes.models.networks import Network
+
+REWARD, ENV_REWARD = "reward", "reward/env"
+OBS_LIMIT = 5.0  # normalised observations are clipped to ± this value
+
+
+@dataclass(frozen=True)
+class StepColumns:
+    """The columns of steps. Rows may be unrolls, whose columns have time as a further axis."""
+
+    columns: Schema  # without the axis of time
+    owner: str
+
+    @staticmethod
+    def of(owner: str, schema: Schema) -> StepColumns:
+        """The columns of the steps in rows with these columns; rows whose rewards have an axis are unrolls."""
+        dims = len(schema[REWARD].shape) if REWARD in schema else 0
+        steps = {n: replace(c, shape=c.shape[dims:], frames=None) for n, c in schema.items()}
+        return StepColumns(steps, owner)
+
+    def under(self, name: str) -> Schema:
+        """The column `name`, or those of its leaves if it is nested."""
+        if name in self.columns:
+            return {name: self.columns[name]}
+        prefix = name + SEPARATOR
+        found = {n: c for n, c in self.columns.items() if n.startswith(prefix)}
+        if not found:
+            what = f"{self.owner} reads the column '{name}', and the rows have {', '.join(self.columns)}"
+            raise UnsoundError(what, "connect a collector, or rows that have the column")
+        return found
+
+    @cached_property
+    def obs(self) -> ObsColumns:
+        """The observations, plain or nested."""
+        return self.observations("obs")
+
+    @cached_property
+    def next_obs(self) -> ObsColumns:
+        return self.observations("next_obs")
+
+    def observations(self, name: str) -> ObsColumns:
+        self.under(name)
+        found = obs_columns_in(self.columns, name)
+        assert found is not None
+        return found
+
+    @cached_property
+    def action(self) -> Column:
+        """The actions as networks see them: real-valued and bounded ones are scaled to (-1, 1)."""
+        action = self.under("action")["action"]
+        if self.box is not None:
+            return Column("float32", (len(self.box.middle),))
+        if np.dtype(action.dtype).kind in "iu" and not action.shape and action.n is None:
+            what = f"{self.owner} does not know how many actions there are"
+            hint = "without the engine, give it `context=Context(name, inputs={'data': columns})`"
+            raise UnsoundError(what, hint)
+        return action
+
+    @cached_property
+    def box(self) -> ActionBox | None:
+        """The bounds of real-valued actions, if there are any."""
+        action = self.columns.get("action")
+        if action is None or np.dtype(action.dtype).kind != "f":
+            return None
+        is_bounded = all(np.isfinite(bound).all() for bound in action_bounds(action))
+        return ActionBox(action) if is_bounded else None
+
+
+class StepBatch:
+    """Columns of N steps, such as `b.obs` (by leaf if nested) and `b.action`; tensors, if the model has networks.
+
+    `b.expert` are steps of the expert, if the model has one.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], expert: Any = None) -> None:
+        self.expert = expert
+        self.__dict__.update(columns)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"there is no column '{name}'; add it to `reads` of the reward model")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.__dict__
+
+    def add(self, **columns: Any) -> None:
+        """Add columns."""
+        self.__dict__.update(columns)
+
+
+class RewardModel(Node):
+    """Gives each row the reward `reward_weight * reward + weight * bonus`. A subclass defines `bonus`."""
+
+    data = In("samples")
+    out = Out("samples", about="the same rows, with the model's bonus in their reward")
+
+    reads: ClassVar[tuple[str, ...]] = ()  # the columns of `b` in `bonus`
+    may_end_run = False
+    unsaved = ("steps",)
+
+    class Config(BaseConfig):
+        weight: Scheduled = scheduled(1.0, "factor of the bonus")
+        reward_weight: Scheduled = scheduled(
+            1.0, "factor of the reward that arrives; 0: the bonus replaces it"
+        )
+        parts: bool = param(
+            False,
+            "also give the parts of the reward as columns: `reward/env`, and `reward/` and the type's name",
+        )
+        log_every_tokens: int = param(100, "tokens from one report of metrics to the next", ge=1)
+
+        @model_validator(mode="before")
+        @classmethod
+        def _complete(cls, values: Any) -> Any:
+            return complete_schedules(cls, values) if isinstance(values, Mapping) else values
+
+    # What a subclass declares
+
+    def bonus(self, b: StepBatch) -> Any:
+        """The bonus of each step, a tensor or an array (N,)."""
+        raise NotImplementedError(f"{type(self).__name__} does not define bonus")
+
+    @classmethod
+    def check(cls, config: Any, steps: StepColumns) -> None:
+        """Raise `UnsoundError` if the model cannot work with these columns."""
+
+    def begin(self) -> None:
+        """Make what the model has beside its networks. Attributes are state, and are saved."""
+
+    # What follows from it
+
+    @classmethod
+    def type_name(cls) -> str:
+        return cls.__name__.lower()
+
+    @classmethod
+    def part_column(cls) -> str:
+        """The column of the bonus, if the parts are given as columns."""
+        return f"{REWARD}/{cls.type_name()}"
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        schema = surroundings.inputs["data"] or {}
+        steps = StepColumns.of(cls.type_name(), schema)
+        for name in (REWARD, *cls.reads):
+            steps.under(name)
+        cls.check(config, steps)
+        parts = {}
+        if config.parts:
+            if cls.part_column() in schema:
+                what = f"two reward models of the type {cls.type_name()} give the column '{cls.part_column()}'"
+                raise UnsoundError(what, "leave out `parts: true` of one of them", "parts")
+            parts = dict.fromkeys((ENV_REWARD, cls.part_column()), schema[REWARD])
+        return Facts(outs={"out": {**schema, **parts}})
+
+    def setup(self) -> None:
+        """Build the model if the columns are known. Without the engine, the first rows define them."""
+        self.tokens = 0
+        self.steps: StepColumns | None = None
+        if schema := self.ctx.inputs.get("data"):
+            self._build(schema)
+
+    def fire(self, data: Batch) -> Batch:
+        """Return the rows with the bonus in their reward."""
+        return self.rewarded(data)
+
+    def rewarded(self, data: Batch) -> Batch:
+        """Return the rows with the bonus in their reward, and learn from them."""
+        if self.steps is None:
+            self._build(data.schema)
+        reward = data[REWARD]
+        self.tokens += 1
+        found = self.estimate_and_learn(data) if len(data) else np.zeros(0, np.float32)
+        bonus = found.reshape(reward.shape)
+        weights = self.current_settings("reward_weight", "weight")
+        total = (
+            np.float32(weights["reward_weight"]) * reward + np.float32(weights["weight"]) * bonus
+        )
+        if self.reports_now and len(data):
+            means = {"env_reward_mean": reward.mean(), "bonus_mean": bonus.mean()}
+            self.ctx.metrics({**means, "bonus_max": bonus.max(), **weights})
+        columns = {REWARD: total}
+        if self.config.parts:
+            columns[ENV_REWARD] = data.columns.get(ENV_REWARD, reward)
+            columns[self.part_column()] = bonus
+        return data.replace(**columns)
+
+    def estimate_and_learn(self, data: Batch) -> Array:
+        """Return the bonus of each step (N,), then learn from the rows."""
+        return as_floats(self.bonus(self.as_steps(self.step_arrays(data))))
+
+    @property
+    def reports_now(self) -> bool:
+        return self.tokens % self.config.log_every_tokens == 0
+
+    def current_settings(self, *names: str) -> dict[str, float]:
+        """The current values of settings that may be schedules."""
+        progress = self.ctx.clock.total
+        return {name: current_value(getattr(self.config, name), progress) for name in names}
+
+    def step_arrays(self, data: Batch) -> dict[str, Array]:
+        """The columns that the model reads, one row for each step."""
+        assert self.steps is not None
+        columns = {n: c for name in self.reads for n, c in self.steps.under(name).items()}
+        return {n: data[n].reshape(-1, *c.shape) for n, c in columns.items()}
+
+    def as_steps(self, columns: Mapping[str, Array], expert: StepBatch | None = None) -> StepBatch:
+        """Columns of steps as the model sees them."""
+        found: dict[str, Any] = {}
+        for name in self.reads:
+            if name in columns:
+                found[name] = self.seen(name, columns[name])
+                continue
+            prefix = name + SEPARATOR
+            leaves = {n.removeprefix(prefix): n for n in columns if n.startswith(prefix)}
+            found[name] = {leaf: self.seen(n, columns[n]) for leaf, n in leaves.items()}
+        return StepBatch(found, expert)
+
+    def seen(self, name: str, values: Array) -> Any:
+        """The values of a column as the model sees them."""
+        return values
+
+    def _build(self, schema: Schema) -> None:
+        self.steps = StepColumns.of(self.type_name(), schema)
+        self.make_parts(self.steps)
+        self.begin()
+        state_of_attributes(self, self._attributes_without_state())  # refuses what cannot be saved
+
+    def make_parts(self, steps: StepColumns) -> None:
+        """Make the parts of the model for these columns."""
+
+    def state_dict(self) -> dict[str, Any]:
+        columns = self.steps.columns if self.steps is not None else {}
+        facts = {n: _facts(c) for n, c in columns.items()}
+        return {
+            "columns": facts,
+            "model": state_of_attributes(self, self._attributes_without_state()),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self.steps is None and state["columns"]:
+            self._build({n: _column(facts) for n, facts in state["columns"].items()})
+        load_attributes(self, state["model"], self._attributes_without_state())
+
+
+class LearnedRewardModel(RewardModel):
+    """A reward model with networks, which it trains on the newest rows after it has rated them."""
+
+    class Config(RewardModel.Config):
+        lr: Scheduled = scheduled(1e-3, "learning rate", gt=0)
+        optimiser: Any = part("optimiser", "the optimiser of all networks", default="adam")
+        max_grad_norm: float | None = param(
+            None, "longer gradients are scaled down to this norm; null: none are", gt=0
+        )
+        batch_size: int = param(64, "rows in each gradient step", ge=1)
+        updates_per_token: int = param(4, "gradient steps for each token of rows", ge=0)
+        newest_rows: int = param(1000, "minibatches are drawn from the newest so many steps", ge=1)
+        normalise_obs: bool = param(
+            True, "normalise real-valued observations by their running mean and deviation"
+        )
+        normalise_bonus: bool = param(True, "divide the bonus by its running standard deviation")
+
+    frozen: ClassVar[tuple[str, ...]] = ()  # the networks that are never trained
+
+    # What a subclass declares
+
+    @classmethod
+    def networks(cls, config: Any, steps: StepColumns) -> dict[str, Net]:
+        """The networks by name. The model has an attribute for each."""
+        raise NotImplementedError(f"{cls.__name__} does not define networks")
+
+    def train(self, b: StepBatch) -> dict[str, Any]:
+        """Do one gradient step on a minibatch; return metrics."""
+        raise NotImplementedError(f"{type(self).__name__} does not define train")
+
+    # What follows from it
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        facts = super().describe(config, surroundings)
+        return replace(facts, imports=("torch",))
+
+    @classmethod
+    def check(cls, config: Any, steps: StepColumns) -> None:
+        for name, net in cls.networks(config, steps).items():
+            cls.resolved(name, net)
+
+    @classmethod
+    def resolved(cls, name: str, net: Net) -> Net:
+        """The network with the model for its inputs, which are checked."""
+        columns = input_columns(net.inputs)
+        model = net.model.for_obs(columns)
+        model.check_obs(columns)
+        if model.memory_columns() or model.keeps_batch_statistics(columns):
+            what = f"the network '{name}' of {cls.type_name()} can neither be recurrent nor normalise by batches"
+            raise UnsoundError(what, "take an mlp or a cnn, or `type: auto`", "model")
+        return replace(net, model=model)
+
+    @staticmethod
+    def model_of(config: Any, name: str = "model") -> Model:
+        """The model that a parameter stands for."""
+        return checked_model(configured_part(config, name))
+
+    def make_parts(self, steps: StepColumns) -> None:
+        c = self.config
+        self.rng = self.ctx.rng("minibatches")
+        self.generator = torch.Generator().manual_seed(self.ctx.seed_for("generator"))
+        self.recent = RecentRows(c.newest_rows)
+        self.bonus_moments = Moments()
+        self.obs_moments = ObsMoments(self._observed(steps)) if c.normalise_obs else None
+        for name, net in self.networks(c, steps).items():
+            setattr(self, name, self._network(name, self.resolved(name, net)))
+
+    def estimate_and_learn(self, data: Batch) -> Array:
+        arrays = self.step_arrays(data)
+        if self.obs_moments is not None:
+            self.obs_moments.update(arrays)
+        with torch.no_grad():
+            bonus = as_floats(self.bonus(self.as_steps(arrays)))
+        if self.config.normalise_bonus:
+            self.bonus_moments.update(bonus)
+            bonus = bonus / np.float32(self.bonus_moments.std)
+        self.learn(arrays)
+        return bonus
+
+    def learn(self, arrays: Mapping[str, Array]) -> None:
+        """Do the gradient steps that are due after a token with these steps."""
+        self.recent.add(arrays)
+        found: dict[str, Any] = {}
+        for _ in range(self.config.updates_per_token):
+            b = self.minibatch()
+            found = self.train(b)
+            self._observe(b)
+        if found and self.reports_now:
+            self.ctx.metrics({name: float(value) for name, value in found.items()})
+
+    def minibatch(self) -> StepBatch:
+        """Draw steps from the newest ones."""
+        return self.as_steps(self.drawn(self.recent))
+
+    def drawn(self, rows: RecentRows) -> dict[str, Array]:
+        """Draw the rows of a minibatch."""
+        return rows.take(self.rng.integers(len(rows), size=self.config.batch_size))
+
+    @property
+    def lr(self) -> float:
+        """The current learning rate."""
+        return self.current_settings("lr")["lr"]
+
+    def seen(self, name: str, values: Array) -> Any:
+        """A tensor: of observations in units of their deviations, and of actions scaled to (-1, 1)."""
+        moments = self.obs_moments.of(name) if self.obs_moments is not None else None
+        if moments is not None:
+            values = np.clip((values - moments.mean) / moments.std, -OBS_LIMIT, OBS_LIMIT)
+        elif name == "action" and self.steps is not None and (box := self.steps.box) is not None:
+            values = (values.reshape(len(values), -1) - box.middle) / box.half
+        return tensor(values.astype(np.float32) if values.dtype.kind == "f" else values)
+
+    def _observed(self, steps: StepColumns) -> Schema:
+        return {
+            n: c
+            for name in self.reads
+            if name.endswith("obs")
+            for n, c in steps.under(name).items()
+        }
+
+    def _network(self, name: str, net: Net) -> Network:
+        from flowrl.nodes.models.networks import Network, TrainableNetwork
+
+        columns, seed = input_columns(net.inputs), self.ctx.seed_for(name)
+        module = net.model.build(columns, net.heads, seed, net.copies)
+        if name in self.frozen:
+            return Network(module.requires_grad_(False), net.inputs)
+        optimiser = configured_part(self.config, "optimiser")
+        limit = self.config.max_grad_norm
+        return TrainableNetwork(module, net.inputs, optimiser=optimiser, max_grad_norm=limit)
+
+    def _observe(self, b: StepBatch) -> None:
+        """Let networks that normalise their inputs update their statistics."""
+        from flowrl.nodes.models.networks import trainable_networks
+
+        for network in trainable_networks(self).values():
+            if hasattr(network.module, "observe") and all(name in b for name in network.inputs):
+                observe_inputs(network, {name: getattr(b, name) for name in network.inputs})
+
+
+class ImitationModel(LearnedRewardModel):
+    """A reward model that learns from an expert: from demonstrations, or from the rows of a collector."""
+
+    expert = In(
+        "samples", optional=True, about="the expert's rows: demonstrations, or those of a collector"
+    )
+
+    class Config(LearnedRewardModel.Config):
+        reward_weight: Scheduled = scheduled(
+            0.0, "factor of the reward that arrives; 0: the bonus replaces it"
+        )
+        normalise_bonus: bool = param(False, "divide the bonus by its running standard deviation")
+        expert_rows: int = param(100_000, "the newest so many steps of the expert are kept", ge=1)
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        facts = super().describe(config, surroundings)
+        name = cls.type_name()
+        if "expert" not in surroundings.inputs:
+            what = f"{name} learns from an expert, and nothing is connected to its input 'expert'"
+            raise UnsoundError(what, f"connect demonstrations: `demos -> {name}.expert`")
+        given = surroundings.inputs["expert"] or {}
+        steps = cls.expert_columns(StepColumns.of(name, surroundings.inputs["data"] or {}))
+        needs = {n: _unroll_like(c, given.get(n)) for n, c in steps.items()}
+        return replace(facts, needs={"expert": needs})
+
+    @classmethod
+    def expert_columns(cls, agent: StepColumns) -> Schema:
+        """The columns that the expert's rows must have, given those of the agent's steps."""
+        return {n: c for name in cls.reads for n, c in agent.under(name).items()}
+
+    def make_parts(self, steps: StepColumns) -> None:
+        super().make_parts(steps)
+        self.expert_steps = RecentRows(self.config.expert_rows)
+
+    def fire(self, data: Batch, expert: Batch | None) -> Batch:  # type: ignore[override]
+        """Return the rows with the bonus in their reward; keep the expert's rows."""
+        if expert is not None:
+            self.keep_expert(expert)
+        return self.rewarded(data)
+
+    def keep_expert(self, expert: Batch) -> None:
+        """Add steps of the expert."""
+        if self.steps is None:
+            self._build(expert.schema)
+        assert self.steps is not None
+        needed = self.expert_columns(self.steps).items()
+        columns = {n: expert[n].reshape(-1, *c.shape) for n, c in needed}
+        self.expert_steps.add(columns)
+        if self.obs_moments is not None and len(expert):
+            self.obs_moments.update(columns)
+
+    def learn(self, arrays: Mapping[str, Array]) -> None:
+        if len(self.expert_steps):  # not before the expert's rows have arrived, as in a warm-up
+            super().learn(arrays)
+
+    def minibatch(self) -> StepBatch:
+        """Draw steps of the agent, and as many of the expert."""
+        expert = self.as_steps(self.drawn(self.expert_steps))
+        return self.as_steps(self.drawn(self.recent), expert)
+
+
+class ObsMoments:
+    """The running moments of real-valued observations, by leaf; those of `obs` and `next_obs` are the same."""
+
+    def __init__(self, columns: Schema) -> None:
+        real = {n: c for n, c in columns.items() if np.dtype(c.dtype).kind == "f"}
+        self.moments = {_leaf(n): Moments(c.shape) for n, c in real.items()}
+
+    def of(self, name: str) -> Moments | None:
+        """The moments of a column; None if it is not normalised."""
+        return (
+            self.moments.get(_leaf(name)) if name.partition(SEPARATOR)[0].endswith("obs") else None
+        )
+
+    def update(self, columns: Mapping[str, Array]) -> None:
+        """Update each leaf once, by the next observations if there are any."""
+        for name in sorted(columns):  # `next_obs` before `obs`
+            moments = self.of(name)
+            if moments is not None and not (name.startswith("obs") and "next_" + name in columns):
+                moments.update(columns[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {leaf: moments.state_dict() for leaf, moments in self.moments.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for leaf, moments in self.moments.items():
+            moments.load_state_dict(state[leaf])
+
+
+def observe_inputs(network: Network, inputs: Mapping[str, Any]) -> None:
+    """Let a network update its statistics of inputs, by name."""
+    if list(inputs) == ["obs"]:
+        network.observe(inputs["obs"])
+    else:
+        network.observe(**inputs)
+
+
+def as_floats(values: Any) -> Array:
+    """A tensor or an array as an array of float32."""
+    array = values.detach().cpu().numpy() if hasattr(values, "detach") else values
+    return np.asarray(array, np.float32)
+
+
+def _leaf(name: str) -> str:
+    return name.partition(SEPARATOR)[2]
+
+
+def _unroll_like(step: Column, given: Column | None) -> Column:
+    """The column of unrolls of these steps, if unrolls are given; otherwise that of the steps."""
+    is_unroll = given is not None and given.shape[1:] == step.shape and given.shape != step.shape
+    return given if given is not None and is_unroll else step
+
+
+def _facts(column: Column) -> dict[str, Any]:
+    return {f: getattr(column, f) for f in ("dtype", "shape", "n", "low", "high")}
+
+
+def _column(facts: Mapping[str, Any]) -> Column:
+    low, high = (tuple(v) if isinstance(v := facts[f], list) else v for f in ("low", "high"))
+    return Column(facts["dtype"], tuple(facts["shape"]), facts["n"], low, high)

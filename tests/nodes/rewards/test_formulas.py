@@ -1,0 +1,292 @@
+"""The formulas of reward models, against slow and plain definitions. Each test fails if a term is left out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flowrl.core.batch import Array, Batch
+from flowrl.core.node import UnsoundError
+from flowrl.nodes.rewards.shaping import Shaping
+from flowrl.nodes.rewards.trex import episodes_of
+from tests.nodes.rewards.reward_models import (
+    DISCRETE,
+    REAL,
+    facts,
+    fire,
+    make,
+    rows,
+    schema_of,
+)
+
+
+def trained(name: str, schema: Any = None, **params: Any) -> Any:
+    """A reward model after some training."""
+    node = make(name, schema, **params)
+    for seed in range(5):
+        fire(node, rows(schema, seed), rows(schema, 1000 + seed))
+    return node
+
+
+def steps(node: Any, batch: Batch) -> Any:
+    found = node.as_steps(node.step_arrays(batch))
+    return found
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+@pytest.mark.parametrize("action", [DISCRETE, REAL], ids=["discrete", "real"])
+@pytest.mark.parametrize("form", ["positive", "negative", "signed"])
+def test_gail_rewards_by_the_discriminator(action: Any, form: str) -> None:
+    schema = schema_of(action=action)
+    node, batch = trained("gail", schema, form=form), rows(schema, 7)
+    with torch.no_grad():
+        b = steps(node, batch)
+        logits = node.discriminator(obs=b.obs, action=b.action)["logit"].tolist()
+        found = node.bonus(b).tolist()
+    for reward, x in zip(found, logits, strict=True):
+        d = sigmoid(x)
+        parts = {"positive": -math.log(1 - d), "negative": math.log(d)}
+        assert reward == pytest.approx(parts.get(form, sum(parts.values())), abs=1e-5)
+
+
+def test_the_discriminator_learns_to_tell_the_expert_from_the_agent() -> None:
+    node = make("gail", updates_per_token=30, lr=0.01)
+    agent = rows(action=np.zeros(40, np.int64))
+    expert = rows(seed=1, action=np.ones(40, np.int64))
+    for _ in range(10):
+        fire(node, agent, expert if node.tokens == 0 else None)
+    with torch.no_grad():
+        assert node.logit(steps(node, expert)).min() > 0 > node.logit(steps(node, agent)).max()
+    rewards = [fire(node, batch)["reward"].mean() for batch in (expert, agent)]
+    assert rewards[0] > 5 * rewards[1]
+
+
+def test_real_valued_actions_are_scaled_and_observations_are_normalised() -> None:
+    schema = schema_of(action=REAL)
+    node, batch = trained("gail", schema), rows(schema, 3)
+    b = steps(node, batch)
+    middle, half = np.array([0.0, 1.0]), np.array([2.0, 2.0])
+    np.testing.assert_allclose(b.action, (batch["action"] - middle) / half, rtol=1e-6)
+    moments = node.obs_moments.moments[""]
+    expected = np.clip((batch["obs"] - moments.mean) / moments.std, -5, 5)
+    np.testing.assert_allclose(b.obs, expected, rtol=1e-5)
+    plain = trained("gail", schema, normalise_obs=False)
+    np.testing.assert_array_equal(steps(plain, batch).obs, batch["obs"])
+
+
+@pytest.mark.parametrize("action", [DISCRETE, REAL], ids=["discrete", "real"])
+def test_icm_rewards_the_error_of_its_forecast(action: Any) -> None:
+    schema = schema_of(action=action)
+    node, batch = trained("icm", schema), rows(schema, 7)
+    with torch.no_grad():
+        b = steps(node, batch)
+        phi_t, phi_tp1 = (node.encoder(obs)["phi"] for obs in (b.obs, b.next_obs))
+        forecast = node.dynamics(phi=phi_t, action=b.action)["next_phi"]
+        found = node.bonus(b)
+    for row in range(len(batch)):
+        squares = [(x - y) ** 2 for x, y in zip(forecast[row], phi_tp1[row], strict=True)]
+        assert float(found[row]) == pytest.approx(0.5 * float(sum(squares)), rel=1e-4)
+
+
+def test_the_loss_of_icm_weighs_forecast_and_action() -> None:
+    node = trained("icm", forward_share=0.3)
+    b = node.minibatch()
+    with torch.no_grad():
+        heads = node.inverse(phi=node.encode(b.obs), next_phi=node.encode(b.next_obs))
+        logp = heads["logits"].log_softmax(1)[torch.arange(len(b.action)), b.action]
+        before = {"forward": node.bonus(b).mean(), "inverse": -logp.mean()}
+    found = node.train(b)
+    assert float(found["forward_loss"]) == pytest.approx(float(before["forward"]), rel=1e-5)
+    assert float(found["inverse_loss"]) == pytest.approx(float(before["inverse"]), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("share", "moved"), [(0.0, {"encoder", "inverse"}), (1.0, {"encoder", "dynamics"})]
+)
+def test_each_loss_of_icm_trains_its_networks(share: float, moved: set[str]) -> None:
+    node = make("icm", forward_share=share)
+    before = {n: getattr(node, n).params.clone() for n in ("encoder", "inverse", "dynamics")}
+    fire(node, rows())
+    changed = {
+        n for n, params in before.items() if not torch.equal(params, getattr(node, n).params)
+    }
+    assert changed == moved
+
+
+def test_red_rewards_by_the_error_relative_to_the_experts() -> None:
+    node, batch = trained("red", sharpness=0.7), rows(seed=7)
+    with torch.no_grad():
+        b = steps(node, batch)
+        goal, guess = (
+            n(obs=b.obs, action=b.action)["embedding"] for n in (node.target, node.predictor)
+        )
+        found = node.bonus(b)
+    for row in range(len(batch)):
+        error = float(np.mean([(x - y) ** 2 for x, y in zip(goal[row], guess[row], strict=True)]))
+        assert float(found[row]) == pytest.approx(
+            math.exp(-0.7 * error / node.expert_error), rel=1e-4
+        )
+
+
+def test_red_learns_from_the_experts_steps_alone() -> None:
+    def learned(seed: int) -> Tensor:
+        node = make("red", normalise_obs=False)
+        for token in range(3):
+            fire(node, rows(seed=seed + token), rows(seed=1000) if token == 0 else None)
+        params: Tensor = node.predictor.params
+        return params
+
+    assert torch.equal(learned(0), learned(50))
+
+
+def test_red_rewards_the_experts_steps_more() -> None:
+    node = make("red", updates_per_token=30, features=16, lr=0.005)
+    agent, expert = rows(action=np.zeros(40, np.int64)), rows(seed=1, action=np.ones(40, np.int64))
+    for token in range(8):
+        fire(node, agent, expert if token == 0 else None)
+    rewards = [fire(node, batch)["reward"].mean() for batch in (expert, agent)]
+    assert rewards[0] > 2 * rewards[1]
+
+
+def test_the_logit_of_airl_has_reward_shaping_and_likelihood() -> None:
+    batch = rows(seed=7, discount=np.where(np.arange(40) % 3 == 0, 0.0, 0.9).astype(np.float32))
+    node = trained("airl", lr=0.01)
+    with torch.no_grad():
+        b = steps(node, batch)
+        g = node.reward_network(obs=b.obs, action=b.action)["value"]
+        h_t, h_tp1 = (node.shaping_network(obs)["value"] for obs in (b.obs, b.next_obs))
+        mode = node.learning.learn_mode(0)  # whose weights the node was given
+        logits = mode.net(torch.from_numpy(batch["obs"].copy()))["logits"]  # of raw observations
+        found = node.bonus(b).tolist()
+    for row, reward in enumerate(found):
+        p = logits[row].softmax(0)[int(batch["action"][row])]
+        f = g[row] + float(batch["discount"][row]) * h_tp1[row] - h_t[row]
+        d = math.exp(f) / (math.exp(f) + float(p))
+        assert reward == pytest.approx(math.log(d) - math.log(1 - d), abs=1e-4)
+
+
+def test_airl_takes_the_likelihood_of_real_valued_actions() -> None:
+    schema = schema_of(action=REAL)
+    node, batch = trained("airl", schema), rows(schema, 7)
+    with torch.no_grad():
+        heads = node.learning.learn_mode(0).net(torch.from_numpy(batch["obs"].copy()))
+        normal = torch.distributions.Normal(heads["mean"], heads["log_std"].exp())
+        expected = normal.log_prob(torch.from_numpy(batch["action"].copy())).sum(1)
+    np.testing.assert_allclose(steps(node, batch).logp, expected, rtol=1e-4)
+
+
+def test_a_reward_of_observations_only_ignores_the_action() -> None:
+    node = trained("airl", state_only=True)
+    assert list(node.reward_network.inputs) == ["obs"]
+
+
+def test_airl_refuses_a_policy_without_likelihoods() -> None:
+    from flowrl.core.config import PartSpec
+    from flowrl.nodes.policies.dqn import Dqn
+
+    with pytest.raises(
+        UnsoundError, match="airl needs the likelihoods of actions, and dqn does not"
+    ):
+        facts("airl", schema_of(), policy=PartSpec("dqn", Dqn, Dqn.Config()))
+
+
+def ranked_rows() -> Batch:
+    """Four episodes of 10 steps, whose returns are 0, 10, 20 and 10; the observation tells the reward."""
+    reward = np.repeat([0.0, 1.0, 2.0, 1.0], 10).astype(np.float32)
+    obs = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
+    obs[:, 0] = reward
+    return rows(obs=obs, reward=reward)
+
+
+def test_episodes_are_found_by_their_ends() -> None:
+    first, length, returns = episodes_of(dict(ranked_rows().columns))
+    assert first.tolist() == [0, 10, 20, 30]
+    assert length.tolist() == [10] * 4
+    assert returns.tolist() == [0, 10, 20, 10]
+    unfinished = {
+        "reward": np.ones(5, np.float32),
+        "last": np.array([False, True, False, False, False]),
+    }
+    assert [a.tolist() for a in episodes_of(unfinished)] == [[0], [2], [2.0]]
+
+
+def test_trex_compares_clips_of_episodes_with_different_returns() -> None:
+    node = make("trex", clip_steps=4, batch_size=50, normalise_obs=False)
+    fire(node, rows(), ranked_rows())
+    b = node.minibatch()
+    clips = b.obs[:, 0].view(2, 50, 4).numpy()
+    assert (clips == clips[:, :, :1]).all()  # each clip is of one episode
+    one, other = clips[:, :, 0]
+    assert (one != other).all()
+    np.testing.assert_array_equal(b.better.numpy(), one > other)
+    assert set(one) == {0, 1, 2}
+
+
+def test_the_loss_of_trex_is_the_likelihood_of_the_rankings() -> None:
+    node = make("trex", clip_steps=4, batch_size=5)
+    fire(node, rows(), ranked_rows())
+    b = node.minibatch()
+    with torch.no_grad():
+        rewards = node.bonus(b).view(2, 5, 4).tolist()
+    expected = 0.0
+    for pair in range(5):
+        one, other = (sum(rewards[side][pair]) for side in (0, 1))
+        better, worse = (one, other) if b.better[pair] else (other, one)
+        expected -= math.log(math.exp(better) / (math.exp(better) + math.exp(worse))) / 5
+    assert float(node.train(b)["ranking_loss"]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_trex_extrapolates_beyond_the_best_demonstration() -> None:
+    node = make("trex", updates_per_token=100, lr=0.01, normalise_bonus=False)
+    for token in range(3):
+        fire(node, rows(), ranked_rows() if token == 0 else None)
+    better = np.zeros((40, 3), np.float32)
+    better[:, 0] = np.repeat([0.0, 1.0, 2.0, 3.0], 10)
+    found = fire(node, rows(obs=better))["reward"].reshape(4, 10).mean(1)
+    assert (np.diff(found) > 0).all()
+
+
+def test_trex_refuses_episodes_that_are_all_as_good() -> None:
+    with pytest.raises(ValueError, match="the expert has 4 episodes with one and the same return"):
+        fire(make("trex"), rows(), rows(reward=np.ones(40, np.float32)))
+
+
+def potential(obs: Array) -> Array:
+    return obs[:, 0]
+
+
+def test_shaping_by_a_potential_is_its_discounted_gain() -> None:
+    discount = np.where(np.arange(40) % 4 == 0, 0.0, 0.9).astype(np.float32)
+    batch = rows(discount=discount)
+    node = make("shaping", function=None, potential=f"{__name__}:potential", weight=2.0)
+    found = fire(node, batch)["reward"]
+    for row in range(40):
+        gain = discount[row] * batch["next_obs"][row, 0] - batch["obs"][row, 0]
+        assert found[row] == pytest.approx(batch["reward"][row] + 2 * gain, abs=1e-5)
+
+
+def two_numbers(argument: Any) -> Array:
+    return np.zeros(2, np.float32)
+
+
+def test_a_wrong_function_of_the_users_is_named() -> None:
+    with pytest.raises(ValueError, match="needs a `function` or a `potential`"):
+        Shaping()
+    with pytest.raises(UnsoundError, match="the function 'nowhere:f' cannot be imported"):
+        facts("shaping", schema_of(), function="nowhere:f")
+    wrong = make("shaping", function=f"{__name__}:two_numbers")
+    with pytest.raises(ValueError, match=r"returned the shape \(2,\) for 40 steps"):
+        fire(wrong, rows())
+
+
+def test_a_constant_replaces_the_reward() -> None:
+    assert set(fire(make("constant", weight=0.0), rows())["reward"]) == {0.0}
+    assert set(fire(make("constant"), rows())["reward"]) == {1.0}
