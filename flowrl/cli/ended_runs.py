@@ -1,4 +1,4 @@
-"""The verbs about the results of runs: eval, plot, replay."""
+"""The verbs about the results of runs: eval, export, plot, replay."""
 
 from __future__ import annotations
 
@@ -44,6 +44,26 @@ def evaluate(arguments: Namespace) -> int:
         arguments.checkpoint,
     )
     print(json.dumps(evaluation.as_dict()) if arguments.json else evaluation)
+    return 0
+
+
+def export_arguments(parser: ArgumentParser) -> None:
+    add_trained(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE.onnx",
+        default="policy.onnx",
+        help="where to write it (default: policy.onnx)",
+    )
+
+
+def export(arguments: Namespace) -> int:
+    from flowrl.runs.trained_policy import load_policy
+
+    path = Path(arguments.output)
+    load_policy(arguments.run, arguments.checkpoint).export_onnx(path)
+    print(path)
     return 0
 
 

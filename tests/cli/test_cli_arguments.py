@@ -24,6 +24,7 @@ NAMES = [
         "graphs",
         "schema",
         "eval",
+        "export",
         "plot",
     ],
     *[

@@ -182,6 +182,17 @@ def test_eval_of_a_bundled_graph_without_a_checkpoint_says_how_to_get_one(
     assert (status, err) == (2, expected)
 
 
+def test_export_writes_an_onnx_file(flowrl: Flowrl, folder: Path) -> None:
+    status, printed, _ = flowrl("export", "cartpole_ppo", "-o", "ppo.onnx")
+    assert (status, printed) == (0, "ppo.onnx\n")
+    session = pytest.importorskip("onnxruntime").InferenceSession("ppo.onnx")
+    [obs], [action] = session.get_inputs(), session.get_outputs()
+    assert (obs.name, obs.type, obs.shape) == ("obs", "tensor(float)", ["rows", 4])
+    assert (action.name, action.type, action.shape) == ("action", "tensor(int64)", ["rows"])
+    status, _, err = flowrl("export", "crazyclimber_ppo")
+    assert (status, err[:51]) == (2, "flowrl: crazyclimber_ppo: flowrl has no checkpoint ")
+
+
 def test_run_continues_a_checkpoint(flowrl: Flowrl, folder: Path) -> None:
     """The learner goes on with its state; without it, the same graph and seed would learn something else."""
     limits = ("--train-iters", "4", "--quiet")
