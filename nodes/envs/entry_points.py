@@ -23,6 +23,8 @@ EXTRAS = {  # package: the extra that installs it
     "mujoco": "mujoco",
     "minigrid": "minigrid",
     "pettingzoo": "pettingzoo",
+    "sumo": "traffic",
+    "sumo_rl": "traffic",
 }
 # by the namespace of ids
 REGISTERING_PACKAGES = {"ALE": "ale_py", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
@@ -66,7 +68,7 @@ def import_entry_point(id: str, kind: str = "env") -> Any:
         raise UnsoundError(refused.what, STANDARD_LIBRARY_HINT, "env.id") from refused
     except ModuleNotFoundError as missing:
         raise MissingPackageError(
-            f"cannot import '{module}': {missing}", install_hint(module), "env.id"
+            f"cannot import '{module}': {missing}", install_hint(missing.name or module), "env.id"
         ) from missing
     except AttributeError as missing:
         raise UnsoundError(f"'{module}' has no '{name}'", "correct the path", "env.id") from missing

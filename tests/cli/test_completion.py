@@ -17,15 +17,15 @@ from flowrl.cli.main import VERBS, main
     ("words", "found"),
     [
         (["dr"], ["draw"]),
-        (["run", "acro"], ["acrobot_ppo"]),
+        (["run", "acrobot_p"], ["acrobot_ppo"]),
         (["run", "cartpole_dqn", "--tr"], ["--train-iters"]),
-        (["run", "--seed", "1", "acro"], ["acrobot_ppo"]),
+        (["run", "--seed", "1", "acrobot_p"], ["acrobot_ppo"]),
         (["run", "cartpole_dqn", "--placement", ""], ["processes", "serial", "threads"]),
         (["run", "cartpole_dqn", "--seed", ""], []),
         (["nodes", "advanced_"], ["advanced_buffer"]),
         (["docs", "run"], ["runs"]),
         (["completion", ""], ["bash", "fish", "zsh"]),
-        (["diff", "cartpole_dqn", "acro"], ["acrobot_ppo"]),
+        (["diff", "cartpole_dqn", "acrobot_p"], ["acrobot_ppo"]),
         (["rnu", ""], []),
     ],
 )
@@ -44,7 +44,7 @@ def test_files_and_runs_of_the_working_folder_are_found(
     for name in ("mine.yaml", "notes.txt", "sub/mine.yml", "runs/mine-seed0-1/graph.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert completions(["check", "mi"]) == ["mine.yaml", "minigrid_ppo"]
+    assert completions(["check", "mi"]) == ["mine.yaml", "minigrid_ppo", "minigriddict_ppo"]
     assert completions(["check", "su"]) == ["sub/"]
     assert completions(["check", "sub/"]) == ["sub/mine.yml"]
     assert completions(["eval", "mi"]) == ["mine-seed0-1"]
@@ -79,7 +79,7 @@ words=({line}); CURRENT={last}+1; _flowrl
     [
         ("flowrl dr", "draw"),
         ("flowrl run --hash-", "--hash-tokens"),
-        ("flowrl run acro", "acrobot_ppo"),
+        ("flowrl run acrobot_p", "acrobot_ppo"),
     ],
 )
 def test_shells_complete_with_their_scripts(

@@ -53,17 +53,25 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
         "policy.minibatch_size": 32,
         "env.max_episode_steps": 240,
     },
+    "walker2d_ppo": {
+        "collector.n_sample": 128,
+        "evaluator.episodes": 2,
+        "env.max_episode_steps": 100,
+    },
     "hopper_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
     "lunarlander_ppo": {"collector.n_sample": 256, "evaluator.episodes": 2},
     "minigrid_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
+    "minigriddict_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
     "mountaincar_dqn": {"evaluator.episodes": 2},
     "pendulum_ppo": {"collector.n_sample": 160, "evaluator.episodes": 2},
 }
 PACKAGES = {  # graph: what it needs, and the extra that brings it
     "crazyclimber_ppo": ("ale_py", "atari"),
-    "hopper_ppo": ("mujoco", "mujoco"),
-    "lunarlander_ppo": ("Box2D", "box2d"),
-    "minigrid_ppo": ("minigrid", "minigrid"),
+    **dict.fromkeys(("walker2d_ppo", "hopper_ppo", "hopper_sac"), ("mujoco", "mujoco")),
+    **dict.fromkeys(("bipedalwalker_tqc", "lunarlander_dqn"), ("Box2D", "box2d")),
+    **dict.fromkeys(("lunarlander_ppo", "lunarlander_rainbow"), ("Box2D", "box2d")),
+    **dict.fromkeys(("lunarlander_sac", "lunarlander_td3"), ("Box2D", "box2d")),
+    **dict.fromkeys(("minigrid_ppo", "minigriddict_ppo"), ("minigrid", "minigrid")),
 }
 CASES = [(graph, seed) for graph, seeds in SOLVED.items() for seed in seeds]
 

@@ -56,6 +56,9 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_trpo": {**PPO, "collector.n_sample": 128},
     **{f"cartpole_{name}": DQN for name in VALUE_BASED},
     **{f"pendulum_{name}": SHORT_EPISODES for name in PENDULUM},
+    **dict.fromkeys(("lunarlander_dqn", "lunarlander_rainbow"), SHORT_EPISODES),
+    **dict.fromkeys(("lunarlander_sac", "lunarlander_td3"), SHORT_EPISODES),
+    **dict.fromkeys(("acrobot_dqn", "bipedalwalker_tqc", "hopper_sac"), SHORT_EPISODES),
     **{graph: {**PPO, **SHORT[graph]} for graph in SHORT if graph.endswith("_ppo")},
     "crazyclimber_ppo": {
         **PPO,
@@ -66,11 +69,16 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     },
 }
 EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
+    "acrobot_dqn": -100,
     "acrobot_ppo": -100,
+    "bipedalwalker_tqc": -500,
     "crazyclimber_ppo": 0,
+    "walker2d_ppo": -100,
     "hopper_ppo": 0,
-    "lunarlander_ppo": -2000,
+    "hopper_sac": 0,
+    **{f"lunarlander_{name}": -2000 for name in ("dqn", "ppo", "rainbow", "sac", "td3")},
     "minigrid_ppo": 0,
+    "minigriddict_ppo": 0,
     "mountaincar_dqn": -200,
     "mountaincar_dqn_icm": -200,
     "pendulum_ppo": -1800,
