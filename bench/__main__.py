@@ -27,7 +27,7 @@ FOLDER = Path(bench.__file__).parent
 RESULTS = FOLDER / "results"
 WRITE = "--write"
 # The facts that are published with results: no paths, and no names of machines.
-APART = ("checkpoints", "zoo")  # these train, and take hours
+APART = ("checkpoints", "learn", "zoo")  # these train, and take hours
 PUBLISHED_FACTS = ("flowrl", "python", "packages", "cpu", "cores", "git")
 
 

@@ -1,11 +1,11 @@
 """The wall time until CartPole-v1 is solved: flowrl, stable-baselines3 and tianshou under one protocol.
 
-    python -m bench solve [SEEDS [TIME_LIMIT_S [CONTENDER ...]]]        (a CONTENDER: sb3_ppo)
+    python -m bench solve [SEEDS [TIME_LIMIT_S [CONTENDER ...]]]        (a CONTENDER: sb3_cartpole_ppo)
 
 Every run is a process of its own with one thread. Runs do not overlap; for each seed, all contenders run
 in turn. `bench/peers/solve_protocol.py` says what the clock counts; each library's settings, which are its
-own, are in the files beside it. `flowrl_dqn_processes` is `flowrl_dqn` with each node in a process, and
-evaluations in worker processes of their own: it shows whether evaluations hold back the learner.
+own, are in the files beside it. `flowrl_cartpole_dqn_processes` is `flowrl_cartpole_dqn` with each node in a
+process, and evaluations in worker processes of their own: it shows whether evaluations hold back the learner.
 
 A run is solved when 20 greedy episodes have a mean return of 475 and 20 other episodes confirm it. It is
 unsolved after TIME_LIMIT_S seconds, or after the env steps that its settings allow, and then counts with
@@ -27,13 +27,13 @@ GRACE_S = (
 )
 
 CONTENDERS = (
-    Contender("flowrl", "dqn"),
-    Contender("flowrl", "dqn_processes"),
-    Contender("sb3", "dqn", SB3),
-    Contender("tianshou", "dqn", TIANSHOU),
-    Contender("flowrl", "ppo"),
-    Contender("sb3", "ppo", SB3),
-    Contender("tianshou", "ppo", TIANSHOU),
+    Contender("flowrl", "cartpole_dqn"),
+    Contender("flowrl", "cartpole_dqn_processes"),
+    Contender("sb3", "cartpole_dqn", SB3),
+    Contender("tianshou", "cartpole_dqn", TIANSHOU),
+    Contender("flowrl", "cartpole_ppo"),
+    Contender("sb3", "cartpole_ppo", SB3),
+    Contender("tianshou", "cartpole_ppo", TIANSHOU),
 )
 
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
         for contender in contenders:
             row = run_once(contender, seed, time_limit_s)
             runs[contender.name].append({"seed": seed, **row})
-            print(f"{contender.name:14} seed {seed}  {_outcome(row)}", file=sys.stderr)
+            print(f"{contender.name:29} seed {seed}  {outcome(row)}", file=sys.stderr)
     summaries = {name: summary(rows) for name, rows in runs.items()}
     print(table(summaries))
     return {"time_limit_s": time_limit_s, "summaries": summaries, "runs": runs}
@@ -64,6 +64,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     if not good:
         return {"failed": rows[0]["failed"] if rows else "no run"}
     wall_s = [row["wall_s"] for row in good]
+    last = [row["curve"][-1][1] for row in good if row["curve"]]
     return {
         "runs": len(rows),
         "solved": sum(row["solved"] for row in good),
@@ -72,6 +73,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "std_s": statistics.pstdev(wall_s),
         "without_eval_median_s": statistics.median(row["wall_s"] - row["eval_s"] for row in good),
         "env_steps_median": statistics.median(row["env_steps"] for row in good),
+        "eval_return_median": statistics.median(last) if last else None,
         "versions": good[0]["versions"],
     }
 
@@ -101,7 +103,7 @@ def _number_cells(row: Row) -> list[str]:
     ]
 
 
-def _outcome(row: Row) -> str:
+def outcome(row: Row) -> str:
     if "failed" in row:
         return f"failed: {row['failed']}"
     outcome = "solved" if row["solved"] else "not solved"

@@ -28,12 +28,32 @@ import numpy as np
 
 from flowrl.api import load
 from flowrl.graph.bundled import bundled_graphs, graphs_folder
+from flowrl.graph.yaml_text import flow_text
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "zoo"
 PAGE = ROOT / "docs" / "zoo.md"
 SEEDS = 5
 NO_TASK = ("cartpole_dqn_record",)  # graphs that do not add an algorithm
+# Graphs with other settings, which show what a graph's own settings are for: here, that its task needs a memory.
+PLAIN_MODEL = {"type": "mlp", "hidden": [64, 64], "activation": "tanh"}
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "hiddencartpole_ppo-plain": (
+        "hiddencartpole_ppo",
+        {"policy.model": PLAIN_MODEL, "policy.unroll_steps": None},
+    ),
+    "hiddencartpole_impala-plain": (
+        "hiddencartpole_impala",
+        {"policy.model": PLAIN_MODEL, "policy.unroll_steps": None},
+    ),
+    "hiddencartpole_dqn-plain": (
+        "cartpole_dqn",
+        {
+            "env": {"id": "CartPole-v1", "wrappers": [{"type": "select", "keep": [0, 2]}]},
+            "limits.steps": 200_000,
+        },
+    ),
+}
 LEVELS = " ▁▂▃▄▅▆▇█"
 CURVE_POINTS = 24
 
@@ -46,7 +66,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Do the runs that are missing, and write the page."""
     parser = argparse.ArgumentParser("python -m bench zoo", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("graphs", nargs="*", choices=[*bundled_graphs(), []])
+    parser.add_argument("graphs", nargs="*", choices=[*bundled_graphs(), *VARIANTS, []])
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--side", type=int, default=1, help="runs side by side")
     options = parser.parse_args(arguments)
@@ -60,17 +80,26 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def runnable_graphs() -> list[str]:
-    """The bundled graphs whose packages are installed."""
-    return [g for g in bundled_graphs() if g not in NO_TASK and not load(g).check().problems]
+    """The bundled graphs whose packages are installed, and the variants."""
+    graphs = [g for g in bundled_graphs() if g not in NO_TASK and not load(g).check().problems]
+    return [*graphs, *VARIANTS]
+
+
+def settings_of(graph: str) -> tuple[str, Mapping[str, Any]]:
+    """The bundled graph that a name stands for, and the settings that differ from it."""
+    return VARIANTS.get(graph, (graph, {}))
 
 
 def graph_hash(graph: str) -> str:
     """The identity of a graph: what its file says, and those that it extends, without comments and `about`."""
+    if graph in VARIANTS:
+        base, sets = VARIANTS[graph]
+        return f"{graph_hash(base)}+{hashlib.sha256(json.dumps(sets).encode()).hexdigest()[:16]}"
     text = (graphs_folder() / f"{graph}.yaml").read_text(encoding="utf-8")
     kept = [line for line in text.splitlines() if not line.startswith(("#", "about:"))]
     found = hashlib.sha256("\n".join(kept).encode()).hexdigest()[:16]
-    base = re.search(r"^extends: (\w+)", text, re.M)
-    return found if base is None else f"{graph_hash(base[1])}+{found}"
+    extended = re.search(r"^extends: (\w+)", text, re.M)
+    return found if extended is None else f"{graph_hash(extended[1])}+{found}"
 
 
 def missing_runs(graphs: Sequence[str], seeds: int) -> Iterator[tuple[str, str, int]]:
@@ -89,20 +118,14 @@ def do_run(graph: str, identity: str, seed: int) -> str:
     """Do one run in a process of its own, and store it; return a line about it."""
     with tempfile.TemporaryDirectory() as folder:
         out, answer = Path(folder) / "run", Path(folder) / "answer"
-        words = [
-            sys.executable,
-            "-m",
-            "flowrl",
-            "run",
-            graph,
-            "--seed",
-            str(seed),
-            "--placement",
-            "serial",
-        ]
+        name, sets = settings_of(graph)
+        words = [sys.executable, "-m", "flowrl", "run", name, "--seed", str(seed)]
+        words += [word for k, v in sets.items() for word in ("--set", f"{k}={flow_text(v)}")]
         with answer.open("w") as stdout:
             process = subprocess.Popen(
-                [*words, "--json", "--quiet", "--out", str(out)], stdout=stdout, cwd=folder
+                [*words, "--placement", "serial", "--json", "--quiet", "--out", str(out)],
+                stdout=stdout,
+                cwd=folder,
             )
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
@@ -136,7 +159,7 @@ def store(graph: str, identity: str, seed: int, run: Run) -> None:
         record = {
             "graph": identity,
             "goal": goal_of(graph),
-            "about": load(graph).check().graph.about,
+            "about": load(settings_of(graph)[0]).check().graph.about,
             "runs": {},
         }
     record["runs"][str(seed)] = run
@@ -148,7 +171,7 @@ def store(graph: str, identity: str, seed: int, run: Run) -> None:
 
 
 def goal_of(graph: str) -> float | None:
-    nodes = load(graph).check().graph.nodes
+    nodes = load(*settings_of(graph)).check().graph.nodes
     goals = [spec.config.stop_value for spec in nodes.values() if spec.cls.role == "evaluator"]
     return goals[0] if goals else None
 
@@ -168,6 +191,7 @@ def summary(record: Mapping[str, Any]) -> dict[str, Any]:
         "steps_median": statistics.median(steps),
         "steps_range": [min(steps), max(steps)],
         "steps_interval": list(bootstrap_interval(steps)),
+        "best_median": round(statistics.median(run["best_return"] for run in runs), 1),
         "cpu_s_median": round(statistics.median(run["cpu_s"] for run in runs), 1),
     }
 
@@ -191,12 +215,28 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         "A run is solved when an evaluation reaches the goal and as many unseen episodes confirm it. *Env steps*:",
         "the median over the seeds, with its 95 % bootstrap interval; a run that did not reach its goal counts with",
-        "all its steps, and one without envs with its train iterations. *Curve*: the mean return of the evaluations,",
-        "as the median of the seeds, from the lowest to the highest. A row with fewer than five seeds, or a graph",
-        "without a row, awaits its runs.",
+        "all its steps, and one without envs with its train iterations. *Best return*: of an evaluation, the median.",
+        "*Curve*: the mean return of the evaluations, as the median of the seeds, from the lowest to the highest. A",
+        "row with fewer than five seeds, or a graph without a row, awaits its runs.",
         "",
-        "| graph | goal | solved | env steps | CPU s | curve |",
-        "|---|---|---|---|---|---|",
+        *table({graph: record for graph, record in results.items() if graph not in VARIANTS}),
+        "",
+        "## Without a memory",
+        "",
+        "CartPole without velocities needs a memory: the same algorithms with a model that has none do not solve it.",
+        "The settings of these runs are in `VARIANTS` of `bench/zoo.py`; `hiddencartpole_dqn-plain` is `cartpole_dqn`",
+        "in that env, as R2D2 without a memory is DQN.",
+        "",
+        *table({graph: record for graph, record in results.items() if graph in VARIANTS}),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def table(results: Mapping[str, Any]) -> list[str]:
+    """A row for each graph."""
+    lines = [
+        "| graph | goal | solved | env steps | best return | CPU s | curve |",
+        "|---|---|---|---|---|---|---|",
     ]
     for graph, record in results.items():
         s = summary(record)
@@ -205,9 +245,10 @@ def page(results: Mapping[str, Any]) -> str:
         curve = sparkline(record["runs"].values())
         goal = "" if s["goal"] is None else f"{s['goal']:g}"
         lines.append(
-            f"| `{graph}` | {goal} | {s['solved']}/{s['seeds']} | {steps} | {s['cpu_s_median']:.0f} | {curve} |"
+            f"| `{graph}` | {goal} | {s['solved']}/{s['seeds']} | {steps} | {s['best_median']:g} "
+            f"| {s['cpu_s_median']:.0f} | {curve} |"
         )
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def sparkline(runs: Iterator[Run] | Any) -> str:

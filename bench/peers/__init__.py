@@ -99,8 +99,10 @@ class Contender:
 
 
 TORCH = "torch==2.13.0"  # the same for all libraries, so that torch is not what is compared
-SB3 = Peer("sb3", (TORCH, "stable-baselines3==2.9.2"))
-TIANSHOU = Peer("tianshou", (TORCH, "tianshou==2.0.1"))
+ENVS = ("box2d==2.3.10", "mujoco==4.0.0")  # of LunarLander and Hopper
+SB3 = Peer("sb3", (TORCH, "stable-baselines3==2.9.2", *ENVS))
+SBX = Peer("sbx", (TORCH, "stable-baselines3==2.9.2", "sbx-rl==0.28.0", *ENVS))
+TIANSHOU = Peer("tianshou", (TORCH, "tianshou==2.0.1", *ENVS))
 CPPRB = Peer("cpprb", (TORCH, "cpprb==11.0.0"))
 TORCHRL = Peer("torchrl", (TORCH, "torchrl==0.14.1", "tensordict==0.14.3"))
 DING_DEPENDENCIES = (
@@ -108,6 +110,7 @@ DING_DEPENDENCIES = (
     *("matplotlib", "easydict", "pyyaml", "enum-tools", "cloudpickle", "hickle", "tabulate"),
     *("click", "flask<=2.0.3", "werkzeug<=2.0.3", "requests", "responses", "URLObject", "pynng"),
     *("sniffio", "redis", "mpire", "einops", "wandb<=0.19.0", "yapf==0.29.0", "gymnasium"),
+    "box2d==2.3.10",
 )
 # DI-engine itself is installed apart, because it requires setuptools<66.
 DING = Peer("ding", (TORCH, *DING_DEPENDENCIES), ("DI-engine==0.5.3",))

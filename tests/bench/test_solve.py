@@ -13,7 +13,14 @@ import pytest
 from bench import peers, solve
 from bench.peers import Contender, InstallError, Peer
 
-ROW = {"solved": True, "wall_s": 2.0, "eval_s": 0.5, "env_steps": 9000, "versions": {"torch": "2"}}
+ROW = {
+    "solved": True,
+    "wall_s": 2.0,
+    "eval_s": 0.5,
+    "env_steps": 9000,
+    "curve": [[9000, 480.0]],
+    "versions": {"torch": "2"},
+}
 
 
 def test_all_contenders_run_in_turn_for_each_seed(monkeypatch: Any, capsys: Any) -> None:
@@ -28,13 +35,13 @@ def test_all_contenders_run_in_turn_for_each_seed(monkeypatch: Any, capsys: Any)
     results = solve.main(["2", "7"])
     names = [c.name for c in solve.CONTENDERS]
     assert turns == [(name, seed) for seed in (0, 1) for name in names]
-    assert results["summaries"]["sb3_dqn"]["solved"] == 2
+    assert results["summaries"]["sb3_cartpole_dqn"]["solved"] == 2
     assert capsys.readouterr().out.count("\n") == 2 + len(names)
 
 
 def test_one_contender_can_be_chosen(monkeypatch: Any) -> None:
     monkeypatch.setattr(solve, "run_once", lambda *_: ROW)
-    assert list(solve.main(["1", "7", "sb3_ppo"])["summaries"]) == ["sb3_ppo"]
+    assert list(solve.main(["1", "7", "sb3_cartpole_ppo"])["summaries"]) == ["sb3_cartpole_ppo"]
 
 
 def test_a_run_is_a_process_with_one_thread(monkeypatch: Any) -> None:
@@ -45,8 +52,9 @@ def test_a_run_is_a_process_with_one_thread(monkeypatch: Any) -> None:
         return SimpleNamespace(returncode=0, stdout='a notice\n{"solved": false}\n')
 
     monkeypatch.setattr(subprocess, "run", run)
-    assert solve.run_once(Contender("flowrl", "dqn"), 3, 60) == {"solved": False}
-    assert call["command"] == [sys.executable, "-m", "bench.peers.flowrl_solve", "dqn", "3", "60"]
+    assert solve.run_once(Contender("flowrl", "cartpole_dqn"), 3, 60) == {"solved": False}
+    words = ["bench.peers.flowrl_solve", "cartpole_dqn", "3", "60"]
+    assert call["command"] == [sys.executable, "-m", *words]
     assert call["env"]["OMP_NUM_THREADS"] == "1"
     assert call["timeout"] > 60
 
