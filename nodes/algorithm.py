@@ -241,6 +241,15 @@ class Algorithm(Policy):
     def learns_from_unrolls(self) -> bool:
         return self.config_unroll_steps is not None
 
+    def sequence_settings(self) -> dict[str, Any]:
+        if self.unrolls != "always":
+            return {}
+        return {
+            "unroll_steps": self.config_unroll_steps,
+            "burn_in_steps": self.burn_in_steps,
+            "memory_columns": list(self.memory_columns()),
+        }
+
     @property
     def config_unroll_steps(self) -> int | None:
         """The steps in each row that is learned from; None: a row is one step."""

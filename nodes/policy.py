@@ -19,9 +19,15 @@ from typing import Any, ClassVar, Protocol
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config, Part, PartSpec
 from flowrl.core.errors import shortened_repr
+from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.envs.spec import action_column_of, obs_columns_of
-from flowrl.nodes.observations import NestedColumns, ObsColumns
+from flowrl.nodes.observations import (
+    NestedColumns,
+    ObsColumns,
+    columns_under,
+    obs_columns_in,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,16 @@ class Policy(Part):
         """Whether the rows that it learns from must be in the order of time. An unroll is in order by itself."""
         return self.learns_across_rows and self.unroll_steps is None
 
+    def sequence_settings(self) -> dict[str, Any]:
+        """The settings that it shares with a `sequence_buffer`, by their names; empty if it learns from other rows."""
+        return {}
+
+    def weights_columns(self) -> Schema:
+        """The columns of the observations and actions that its weights are for; empty if it acts without weights."""
+        if self.acts_without_weights:
+            return {}
+        return {**columns_under("obs", self.obs), "action": self.action}
+
     def memory_columns(self) -> Schema:
         """The columns of a recurrent policy's memory of one env; zeros where an episode begins."""
         return {}
@@ -206,11 +222,25 @@ def made_policy(policy: Any) -> Policy:
     )
 
 
-def policy_for_rows(policy: PartSpec | Policy, obs: ObsColumns, action: Column) -> Policy:
-    """The policy that learns from rows with these columns; some policies' rows are unrolls."""
-    if not isinstance(policy, PartSpec) or not getattr(policy.config, "unroll_steps", None):
+def policy_for_rows(policy: PartSpec | Policy, rows: Schema) -> Policy:
+    """The policy that learns from rows with these columns. A row is a step, or an unroll of several."""
+    if not isinstance(policy, PartSpec):
+        return made_policy(policy)
+    obs, action = obs_columns_in(rows, "obs"), rows.get("action")
+    if obs is None or action is None:
+        missing = "obs" if obs is None else "action"
+        raise UnsoundError(f"the data has no column '{missing}'", "connect a collector or a buffer")
+    if not _are_unrolls(policy, rows):
         return policy_for(policy, obs, action)
     if isinstance(obs, NestedColumns):
         step = NestedColumns({n: _step_column(c) for n, c in obs.columns.items()})
         return policy_for(policy, step, _step_column(action))
     return policy_for(policy, _step_column(obs), _step_column(action))
+
+
+def _are_unrolls(policy: PartSpec, rows: Schema) -> bool:
+    """Return whether rows have several steps. Rows without rewards do not show it; then the policy's rows count."""
+    reward = rows.get("reward")
+    if reward is not None:
+        return bool(reward.shape)
+    return bool(getattr(policy.config, "unroll_steps", None))

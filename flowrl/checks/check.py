@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from flowrl.checks.amounts import memory_problems, row_problems
-from flowrl.checks.columns import column_problems, warmup_column_problems
+from flowrl.checks.columns import column_problems, warmup_column_problems, weights_problems
 from flowrl.checks.connections import connection_problems
 from flowrl.checks.descriptions import EnvUse, NodeDescriber
 from flowrl.checks.learned_columns import LearnedColumns, learned_columns
@@ -74,6 +74,7 @@ def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool) -> CheckedGraph:
     describer = NodeDescriber(graph, problems, envs, in_fork)
     described = describer.describe_all()
     problems.extend(column_problems(graph, described))
+    problems.extend(weights_problems(graph, describer))
     if not broken:  # a missing node would make every phase look wrong
         steps = {n: f.env_steps or 0 for n, f in described.facts.items()}
         plan_warmup(graph, program, steps, problems)
@@ -88,8 +89,11 @@ def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool) -> CheckedGraph:
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
     checked.undescribed = described.undescribed
     checked.learned_columns = learned_columns(graph, described.facts)
-    warnings = [*stale_learners(graph, described.facts), *uncounted_limit(graph, described.facts)]
-    checked.warnings = list(dict.fromkeys(warnings))
+    checked.warnings = [
+        *loaded.warnings,
+        *dict.fromkeys(stale_learners(graph, described.facts)),
+        *dict.fromkeys(uncounted_limit(graph, described.facts)),
+    ]
     checked.reasons = list(_nondeterminism_reasons(checked))
     return checked
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from flowrl.checks.descriptions import NodeDescriber, NodeDescriptions, columns_text
 from flowrl.checks.serial_program import SerialProgram, WarmUpSchedule
 from flowrl.core.batch import Column, Schema
 from flowrl.core.errors import Problem, spelling_hint
 from flowrl.core.node import Facts
-from flowrl.graph.model import Edge, Graph
+from flowrl.graph.model import Edge, Graph, PortRef
+from flowrl.graph.yaml_text import flow_text
 
 
 def column_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:
-    """Yield problems for columns that are missing, or whose type or shape is not the needed one."""
+    """Yield problems for columns that are missing, or whose type or shape is not the needed one.
+
+    Of an edge with sequences, the settings of these are one problem, which is the cause of wrong columns.
+    """
     for edge in graph.edges:
         facts = described.facts.get(edge.to.node)
         needs = facts.needs.get(edge.to.port) if facts else None
@@ -24,10 +29,92 @@ def column_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Probl
         if given is None:
             what = f"{edge.to} needs columns ({columns_text(needs)}), and {_sources(edge)} gives no table"
             yield Problem(str(edge.location), what, "connect what gives a Batch")
+            continue
+        wrong = [name for name, column in needs.items() if given.get(name) != column]
+        if (problem := _sequence_problem(graph, edge, described, bool(wrong))) is not None:
+            yield problem
         else:
-            for name, column in needs.items():
-                if given.get(name) != column:
-                    yield _wrong_column(graph, edge, name, column, given)
+            for name in wrong:
+                yield _wrong_column(graph, edge, name, needs[name], given)
+
+
+def _sequence_problem(
+    graph: Graph, edge: Edge, described: NodeDescriptions, differs: bool
+) -> Problem | None:
+    """Return the problem if the ends of an edge do not mean the same sequences. `differs`: their columns do, too."""
+    given = _sequences(described, edge.source)
+    needed = _sequences(described, edge.to)
+    if given and needed:
+        wrong = [name for name, value in needed.items() if not _suits(given.get(name), value)]
+        if not wrong:
+            return None
+        pairs = ", ".join(
+            f"{name} is {flow_text(given.get(name))} of {edge.source} and {flow_text(needed[name])} of {edge.to}"
+            for name in wrong
+        )
+        what = f"{edge.source} gives other sequences than {edge.to} needs: {pairs}"
+        fixed = {name: needed[name] for name in wrong}
+        hint = f"write `{edge.source.node}: {flow_text(fixed)}`, or change the policy"
+    elif needed and differs:
+        what = f"{edge.to} needs sequences of steps, and {_sources(edge)} gives none"
+        hint = f"feed it from `{flow_text({'type': 'sequence_buffer', **needed})}`"
+    elif given and differs:
+        what = f"{edge.source} gives sequences of steps, and {edge.to} needs rows of another kind"
+        hint = "put a buffer of single steps in its place, or take a policy that learns from sequences, such as r2d2"
+    else:
+        return None
+    ends = [graph.nodes[edge.source.node], graph.nodes[edge.to.node]]
+    where = graph.last_written([at for spec in ends for at in spec.locations()])
+    return Problem(str(where), what, hint)
+
+
+def _sequences(described: NodeDescriptions, port: PortRef) -> Mapping[str, Any]:
+    facts = described.facts.get(port.node)
+    return facts.sequences.get(port.port, {}) if facts else {}
+
+
+def _suits(given: Any, needed: Any) -> bool:
+    if isinstance(given, list) and isinstance(needed, list):
+        return set(needed) <= set(given)
+    return bool(given == needed)
+
+
+def weights_problems(graph: Graph, describer: NodeDescriber) -> Iterator[Problem]:
+    """Yield a problem for each reader of weights whose observations or actions are not those of the learner."""
+    facts = describer.descriptions.facts
+    for edge in graph.edges:
+        learner, reader = facts.get(edge.source.node), facts.get(edge.to.node)
+        if edge.kind != "state" or learner is None or reader is None:
+            continue
+        learned = learner.acts_on.get(edge.source.port)
+        seen = reader.acts_on.get(edge.to.port)
+        if not learned or not seen:
+            continue
+        wrong = [
+            name for name in {**learned, **seen} if not _fits(learned.get(name), seen.get(name))
+        ]
+        if wrong:
+            known = "; ".join(
+                f"{name}: {_space_text(learned.get(name))} and {_space_text(seen.get(name))}"
+                for name in wrong
+            )
+            what = f"{edge}: {edge.source.node} learns in other spaces than {edge.to.node} acts in ({known})"
+            hint = "give the envs of both the same spaces, for example with the same wrappers"
+            where = graph.last_written([edge.location, *describer.locations_before(edge.to.node)])
+            yield Problem(str(where), what, hint)
+
+
+def _fits(learned: Column | None, seen: Column | None) -> bool:
+    """Return whether weights for one column act on the other. Types and bounds may differ, as in recorded data."""
+    if learned is None or seen is None:
+        return False
+    return learned.shape == seen.shape and (None in (learned.n, seen.n) or learned.n == seen.n)
+
+
+def _space_text(column: Column | None) -> str:
+    if column is None:
+        return "nothing"
+    return f"one of {column.n}" if column.n is not None and not column.shape else str(column)
 
 
 def _wrong_column(graph: Graph, edge: Edge, name: str, column: Column, given: Schema) -> Problem:

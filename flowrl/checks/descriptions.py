@@ -97,13 +97,13 @@ class NodeDescriber:
         if found.missing_package and self.envs == "make_if_installed":
             self.descriptions.undescribed[name] = found.missing_package
         elif found.problem is not None and found.location is not None:
-            where = self.graph.last_written([found.location, *self._locations_before(name)])
+            where = self.graph.last_written([found.location, *self.locations_before(name)])
             self.problems.append(replace(found.problem, where=str(where)))
         elif found.problem is not None:
             self.problems.append(found.problem)
         return found.facts
 
-    def _locations_before(self, name: str) -> Iterator[SourceLocation]:
+    def locations_before(self, name: str) -> Iterator[SourceLocation]:
         """Yield where a node was written, and then all nodes on which it depends, the nearest first."""
         names = [name]
         for one in names:

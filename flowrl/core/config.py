@@ -31,16 +31,22 @@ BaseConfig = Config  # for classes whose own `Config` hides the name
 
 
 def param(
-    default: Any, about: str, *, phase: bool = False, file: bool = False, **limits: Any
+    default: Any,
+    about: str,
+    *,
+    phase: bool = False,
+    file: bool = False,
+    replaced_by: str = "",
+    **limits: Any,
 ) -> Any:
     """Declare a parameter with its meaning and its range (`ge`, `gt`, `le`, `lt`, `min_length`, …).
 
     With `phase`, a warm-up phase may set the parameter; the node's `reconfigure` is called when the phase begins and
     ends. With `file`, the value is the path of a file to read; a relative path is relative to the graph file.
+    `replaced_by` names an optional link: where it is connected, the parameter has no effect and must not be given.
     """
-    return Field(
-        default, description=about, json_schema_extra={"phase": phase, "file": file}, **limits
-    )
+    extra: dict[str, Any] = {"phase": phase, "file": file, "replaced_by": replaced_by}
+    return Field(default, description=about, json_schema_extra=extra, **limits)
 
 
 def part(
@@ -52,6 +58,7 @@ def part(
     phase: bool = False,
     usual_type: str | None = None,
     made_to_describe: bool = True,
+    replaced_by: str = "",
 ) -> Any:
     """Declare a parameter that is a part (a policy, a model, an env) with a type and parameters of its own.
 
@@ -59,7 +66,7 @@ def part(
     sets. `default` is written as in YAML: a type's name, or a mapping with `type`. With the default None there is no
     part if neither the section nor the node gives one; `usual_type` is the type of one that is given without a type.
     `made_to_describe` says whether the node's `describe` makes the part. Where envs must not be made, such nodes are
-    not described.
+    not described. `phase` and `replaced_by` are as for `param`.
     """
     extra = {
         "part": kind,
@@ -68,6 +75,7 @@ def part(
         "written": default,
         "usual_type": usual_type,
         "made_to_describe": made_to_describe,
+        "replaced_by": replaced_by,
     }
     if default is REQUIRED:
         return Field(description=about, json_schema_extra=extra)
@@ -77,6 +85,12 @@ def part(
 def parts(kind: str, about: str) -> Any:
     """Declare a parameter that is a list of parts, each with a type and parameters of its own."""
     return Field(default=(), description=about, json_schema_extra={"parts": kind})
+
+
+def replaced_params(config: type[Config]) -> dict[str, str]:
+    """The parameters that a link can take the place of, each with the link's name."""
+    fields = config.model_fields.items()
+    return {n: str(link) for n, i in fields if (link := field_extras(i).get("replaced_by"))}
 
 
 def field_extras(info: FieldInfo) -> Mapping[str, Any]:

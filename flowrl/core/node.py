@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from flowrl.core.attribute_state import load_attributes, state_of_attributes
 from flowrl.core.batch import Schema
-from flowrl.core.config import BaseConfig, make_config
+from flowrl.core.config import BaseConfig, make_config, replaced_params
 from flowrl.core.context import Context
 from flowrl.core.ports import AUTO, BEGIN, In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.core.signatures import KeywordSignature, document_parameters, refuse_positional
@@ -55,6 +55,11 @@ class Facts:
     needs_order: frozenset[str] = frozenset()
     # The rows that must have arrived at an input before the first output is due, and the parameter that sets this.
     needs_rows: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    # Of stream ports whose rows are sequences of steps: the settings of these, by their names, which both ends of a
+    # stream must share. Of a list, the producer may have more than the consumer needs.
+    sequences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Of state ports: the columns of the observations and actions that the weights are for.
+    acts_on: Mapping[str, Schema] = field(default_factory=dict)
     # The env steps of one firing, where that number is fixed.
     env_steps: int | None = None
     # What the node will allocate for data.
@@ -145,6 +150,7 @@ class Node:
             k: params.pop(k) for k, p in self.ports.items() if isinstance(p, Link) and k in params
         }
         owner = type(self).__name__
+        _refuse_replaced(owner, self.Config, params, links)
         self.config: Any = config if config is not None else make_config(owner, self.Config, params)
         self.ctx = context if context is not None else Context(owner, seed=seed)
         for name, port in self.ports.items():
@@ -233,6 +239,17 @@ def _check_names(cls: type[Node]) -> None:
     both = set(cls.ports) & set(cls.Config.model_fields)
     if both:
         raise TypeError(f"{cls.__name__}: '{min(both)}' is a port and a parameter")
+
+
+def _refuse_replaced(
+    owner: str, config: type[BaseConfig], params: Mapping[str, Any], links: Mapping[str, Any]
+) -> None:
+    """Refuse a parameter that has no effect, because a link that is given takes its place."""
+    for name, link in replaced_params(config).items():
+        if params.get(name) is not None and links.get(link) is not None:
+            raise TypeError(
+                f"{owner}: '{name}' has no effect, because '{link}' takes its place; give one of them"
+            )
 
 
 def _check_rates(cls: type[Node]) -> None:

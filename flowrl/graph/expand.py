@@ -71,6 +71,7 @@ def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
             if i is not None
         ]
         for name, about in parts.items()
+        if getattr(spec.config, name) is not None
     }
     for name, value in written_params(spec.config).items():
         written = sources.get(name) or [i for i in [spec.written.fields.get(name)] if i is not None]

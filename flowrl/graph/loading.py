@@ -18,7 +18,12 @@ from flowrl.graph.edge_reader import EdgeReader
 from flowrl.graph.model import Graph
 from flowrl.graph.overrides import Overrides
 from flowrl.graph.scope_reader import ScopeReader
-from flowrl.graph.sections import read_modules, read_sections, share_replicas
+from flowrl.graph.sections import (
+    clear_replaced_params,
+    read_modules,
+    read_sections,
+    share_replicas,
+)
 from flowrl.graph.tree import GraphSource, data_tree, read_tree
 from flowrl.graph.warmup_reader import PhaseReader
 from flowrl.graph.yaml_text import SourceLocation, YamlValue, item_of, parse_yaml
@@ -31,6 +36,7 @@ class LoadedGraph:
     graph: Graph
     tree: YamlValue
     problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
     incomplete: frozenset[str] = frozenset()  # nodes that may lack an edge because it has a problem
 
 
@@ -84,9 +90,10 @@ def _load(
     graph.folders = tuple(folder.resolve() for folder in catalogue.folders)
     read_sections(tree.fields, graph, scope.part_ports, scope.broken_nodes, problems)
     share_replicas(graph, problems)
+    clear_replaced_params(graph, problems)
     if (warmup := tree.fields.get("warmup")) is not None:
         params = scope.node_reader.params
         phases = PhaseReader(graph, scope.part_ports, scope.broken_nodes, params, problems)
         graph.phases = phases.read(warmup)
     incomplete = frozenset(reader.incomplete if scope.all_edges_read else scope.nodes)
-    return LoadedGraph(graph, tree, list(dict.fromkeys(problems)), incomplete)
+    return LoadedGraph(graph, tree, list(dict.fromkeys(problems)), overrides.warnings, incomplete)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from flowrl.core.errors import GraphError, Problems, spelling_hint
+from flowrl.core.errors import GraphError, Problem, Problems, spelling_hint
 from flowrl.core.ports import In, Link, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.edge_reader import option_problem
@@ -29,6 +29,7 @@ class Overrides:
 
     def __init__(self, values: Mapping[str, str], catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
+        self.warnings = Problems()  # settings that another type does not have
         self.pending: list[tuple[KeyPath, YamlValue]] = []
         self.edge_options: list[tuple[PortRef, str, YamlValue]] = []
         for key, text in values.items():
@@ -38,6 +39,8 @@ class Overrides:
                 problems.extend(error.problems)
             else:
                 self.pending.append((key.strip().split("."), value))
+        # A type comes first, so that the order of the values does not matter.
+        self.pending.sort(key=lambda setting: setting[0][-1] != "type")
 
     def set_graph_params(self, tree: YamlValue) -> YamlValue:
         """The tree with values for the graph's own `params`, which are set before all others."""
@@ -63,7 +66,7 @@ class Overrides:
             elif name in known:
                 tree = self.set_in_node(tree, prefix, [name, *path[1:]], value)
             elif name in self.settable_sections(tree, prefix):
-                tree = set_value(tree, [name, *path[1:]], value)
+                tree = self.set_parameter(tree, [name, *path[1:]], value)
             else:
                 self.pending.append((path, value))
         return tree
@@ -80,20 +83,54 @@ class Overrides:
             hint = f"set one of its parameters: {prefix}{name}.KEY"
             self.problems.add(value.location, f"'{prefix}{name}' is a node", hint)
             return tree
+        if path[1:] == ["type"]:
+            return self.set_node_type(tree, prefix, name, value)
         cls, key = self.node_type(node), path[1]
         if cls is None or key in NODE_KEYS or key in cls.Config.model_fields:
-            return set_value(tree, ["nodes", *path], value)
+            return self.set_parameter(tree, ["nodes", *path], value)
         if key in cls.ports:
             self.note_edge_option(PortRef(prefix + name, key), cls, path[2:], value)
             return tree
         known = {*cls.Config.model_fields, *cls.ports, *NODE_KEYS}
         for part, fields in self.part_parameters(cls, node, tree):
             if key in fields:
-                return set_value(tree, ["nodes", name, part, *path[1:]], value)
+                return self.set_parameter(tree, ["nodes", name, part, *path[1:]], value)
             known.update(fields)
         what = f"'{prefix}{name}' has no parameter '{key}'"
         self.problems.add(value.location, what, spelling_hint(key, known))
         return tree
+
+    def set_node_type(self, tree: YamlValue, prefix: str, name: str, value: YamlValue) -> YamlValue:
+        """The tree with another type of a node, which keeps the settings that the new type has, too."""
+        node = as_mapping(tree.fields["nodes"].fields[name])
+        named = YamlValue(value.value, value.location, value.location)
+        changed = YamlValue({**node.fields, "type": named}, node.location, node.key_location)
+        cls = self.node_type(changed)
+        if cls is not None:
+            known = {*NODE_KEYS, *cls.Config.model_fields}
+            lost = [key for key in node.fields if key not in known]
+            why = f"which {value.plain()} does not have"
+            self.warn_of_lost(value, f"nodes.{prefix}{name}", lost, why)
+            kept = {k: v for k, v in changed.fields.items() if k not in lost}
+            changed = YamlValue(kept, node.location, node.key_location)
+        return set_value(tree, ["nodes", name], changed)
+
+    def set_parameter(self, tree: YamlValue, path: KeyPath, value: YamlValue) -> YamlValue:
+        """The tree with a value set below a section or a node."""
+        part = tree
+        for key in path[:-1]:
+            part = as_mapping(part.fields.get(key, YamlValue({}, value.location)))
+        old = part.fields.get("type")
+        if path[-1] == "type" and old is not None and old.value != value.value:
+            lost = [key for key in part.fields if key != "type"]
+            why = f"because they are settings of {old.plain()}"
+            self.warn_of_lost(value, ".".join(path[:-1]), lost, why)
+        return set_value(tree, path, value)
+
+    def warn_of_lost(self, value: YamlValue, path: str, lost: Iterable[str], why: str) -> None:
+        if names := ", ".join(lost):
+            what = f"{path}: left out {names}, {why}"
+            self.warnings.append(Problem(str(value.location), what, warning=True))
 
     def node_type(self, node: YamlValue) -> NodeType | None:
         """A node's class; None for a part-graph, and for a type that is reported when the node is read."""

@@ -44,10 +44,11 @@ def part_default(about: Mapping[str, Any]) -> str | None:
 
 
 class ParamReader:
-    """Builds configs; collects problems, and the shared sections that were used."""
+    """Builds configs; collects problems, and the shared sections that were used and that could be."""
 
     def __init__(self, catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
+        self.known_sections: set[str] = set()  # which the types in the graph can take
         self.used_sections: set[str] = set()
 
     def report(self, item: YamlValue, what: str, hint: str = "", key: bool = False) -> None:
@@ -67,6 +68,7 @@ class ParamReader:
         """
         before = len(self.problems)
         parts, several = part_fields(cls), parts_fields(cls)
+        self.known_sections |= {about["shared"] for about in parts.values()} - {""}
         values: dict[str, Any] = {}
         for name, item in written.fields.items():
             if name not in cls.model_fields:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from flowrl.core.errors import GraphError, Problem, Problems, spelling_hint
+from flowrl.core.errors import GraphError, Problem, Problems, closest_word, spelling_hint
 from flowrl.graph.bundled import locate
 from flowrl.graph.catalogue import Catalogue
 from flowrl.graph.edge_statements import EdgeStatement, parse_end, parse_statements
@@ -14,7 +14,7 @@ from flowrl.graph.keywords import NODE_KEYS, NODE_NAME, PART_KEYS, PORT_NAME, RO
 from flowrl.graph.model import NodeSpec, PortRef
 from flowrl.graph.node_reader import NodeReader
 from flowrl.graph.overrides import Overrides
-from flowrl.graph.param_reader import Shared, part_fields
+from flowrl.graph.param_reader import Shared
 from flowrl.graph.tree import GraphSource, Substitution, as_mapping, display_path, read_tree
 from flowrl.graph.yaml_text import YamlValue
 
@@ -111,14 +111,15 @@ class ScopeReader:
         """Report sections that no node of this scope takes."""
         if not sections:
             return
-        configs = {spec.cls.Config for spec in self.nodes.values()}
-        shared = {about["shared"] for c in configs for about in part_fields(c).values()} - {""}
-        kinds = set(self.catalogue.kinds()) - {"node"}
+        params, kinds = self.node_reader.params, set(self.catalogue.kinds()) - {"node"}
         for name, item in sections.items():
-            if name in self.node_reader.params.used_sections:
+            if name in params.used_sections:
                 continue
-            if name not in shared | kinds:
-                hint = spelling_hint(name, {*keys, "extends", *shared, *kinds})
+            if name not in params.known_sections | kinds:
+                known = {*keys, "extends", *params.known_sections}
+                if self.broken_nodes and closest_word(name, kinds):  # what they take is unknown
+                    known |= kinds
+                hint = spelling_hint(name, known)
                 self.problems.add(item.entry_location, f"unknown key '{name}'", hint)
             elif not self.broken_nodes:  # a node that could not be read may be the one that uses it
                 self.problems.add(item.entry_location, f"the section '{name}' is used by no node")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flowrl.core.config import replaced_params
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.keywords import PLACE
 from flowrl.graph.model import Graph, Limits, PortRef, SnapshotSettings, linked_groups
@@ -77,6 +78,28 @@ def share_replicas(graph: Graph, problems: Problems) -> None:
             problems.add(graph.nodes[first].location(), what, "give the number to one of them")
         for name in group:
             graph.nodes[name].replicas = max(counts, default=1)
+
+
+def clear_replaced_params(graph: Graph, problems: Problems) -> None:
+    """Reset the parameters that a connected link takes the place of, and report those that a node gives."""
+    edges = {edge.to: edge for edge in graph.edges if edge.kind == "link"}
+    for spec in graph.nodes.values():
+        unused: dict[str, Any] = {}
+        for name, link in replaced_params(type(spec.config)).items():
+            edge = edges.get(PortRef(spec.name, link))
+            if edge is None:
+                continue
+            unused[name] = type(spec.config).model_fields[name].default
+            written = spec.written.fields.get(name)
+            if written is not None and written.value is not None:
+                what = f"nodes.{spec.name}: '{name}' has no effect, because of the link {edge}"
+                has_own = name in graph.nodes[edge.source.node].cls.Config.model_fields
+                hint = "leave it out, or remove the link"
+                if has_own:
+                    hint = f"give '{name}' to {edge.source.node}, or remove the link"
+                problems.add(written.entry_location, what, hint)
+        if unused:
+            spec.config = spec.config.model_copy(update=unused)
 
 
 def parse_seconds(value: Any) -> float | None:

@@ -21,6 +21,8 @@ def graph_settings(graph: Graph) -> dict[str, Setting]:
     for spec in graph.nodes.values():
         sections = _sections_used(spec)
         for name, value in written_params(spec.config).items():
+            if value is None and name in sections:
+                continue  # a link takes its place
             found |= _flat(sections.get(name, f"{spec.name}.{name}"), value)
     for edge in graph.edges:
         for option, value in edge.changed_options().items():

@@ -34,6 +34,8 @@ from flowrl.nodes.schedules import linear_decay
 
 # The bytes of each sequence: its first row and length (16), its weight and its metadata.
 SEQUENCE_BYTES = 16 + SAMPLER_BYTES + ROW_METADATA_BYTES
+# The parameters that its learner's policy must know, too.
+SEQUENCE_SETTINGS = ("unroll_steps", "burn_in_steps", "memory_columns")
 
 
 class SequenceReplayBuffer(ReplayBuffer):
@@ -95,6 +97,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             rows={"batches": config.batch_size},
             ordered={"batches": False},
             needs_order=frozenset({"data"}),
+            sequences={"batches": {name: getattr(config, name) for name in SEQUENCE_SETTINGS}},
             needs={"data": {"last": Column("bool")}},
             memory_bytes=plan.memory_bytes(SEQUENCE_BYTES),
             checks_numbers=True,

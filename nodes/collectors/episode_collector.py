@@ -55,6 +55,7 @@ class EpisodeCollector(Collector):
             outs={"data": {**rows, OFFSET_COLUMN: Column("int32")}},
             env_steps=None if config.counts else 0,
             nondeterministic=why,
+            acts_on={"weights": policy.weights_columns()},
             imports=policy.imported_modules(learn=False),
         )
 

@@ -60,6 +60,7 @@ class SampleCollector(Collector):
             rows={"data": config.n_sample // slicer.stride},
             env_steps=config.n_sample if config.counts else 0,
             nondeterministic=why if config.stepping == "ready" else "",
+            acts_on={"weights": policy.weights_columns()},
             imports=policy.imported_modules(learn=False),
         )
 

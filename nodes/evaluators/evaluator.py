@@ -53,7 +53,12 @@ class Evaluator(Node):
 
     class Config(BaseConfig):
         env: Any = part(
-            "env", "the env to play in, without a link", shared="env", default="gymnasium"
+            "env",
+            "the env to play in, without a link",
+            shared="env",
+            default=None,
+            usual_type="gymnasium",
+            replaced_by="envs",
         )
         policy: Any = part("policy", "the policy that acts", shared="policy")
         episodes: int = param(20, "episodes in each evaluation", ge=1)
@@ -62,6 +67,7 @@ class Evaluator(Node):
             "envs side by side, without a link; null: one for each episode, at most "
             f"{DEFAULT_MOST_ENVS}",
             ge=1,
+            replaced_by="envs",
         )
         most_steps: int = param(
             100_000, "steps of an episode; a longer episode is an error, it may never end", ge=1
@@ -85,11 +91,15 @@ class Evaluator(Node):
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         linked = surroundings.links.get("envs")
-        spec = join_specs(linked) if linked else env_spec(evaluation_part(config.env), 1)
+        spec = join_specs(linked) if linked else env_spec(_own_env(config), 1)
         policy = policy_for(config.policy, spec.obs, spec.action)  # raises if it does not fit
-        _check_config(config, spec, is_linked=bool(linked))
+        _check_config(config, spec)
         schema = row_schema(spec.obs, spec.action, info_schema(spec))
-        return Facts(outs={"data": schema}, imports=policy.imported_modules(learn=False))
+        return Facts(
+            outs={"data": schema},
+            acts_on={"weights": policy.weights_columns()},
+            imports=policy.imported_modules(learn=False),
+        )
 
     @classmethod
     def remedy(cls, config: Any, each_s: float) -> str:
@@ -97,12 +107,12 @@ class Evaluator(Node):
         return "evaluate less often (`every`) or fewer `episodes`, or give it a process of its own (`--placement`)"
 
     def setup(self) -> None:
-        c, is_linked = self.config, self.envs is not None
+        c = self.config
         self._own_manager = self._make_own_manager() if self.envs is None else None
         self._managers = self._own_manager or self.envs
         self.envs = join_managers(self._managers)
         spec: EnvSpec = self.envs.spec()
-        _check_config(c, spec, is_linked)
+        _check_config(c, spec)
         self.policy = policy_for(c.policy, spec.obs, spec.action)
         self.mode = self.policy.eval_mode(self.ctx.seed_for("act"))
         self._failure_metrics: dict[
@@ -114,7 +124,7 @@ class Evaluator(Node):
 
     def _make_own_manager(self) -> EnvManager:
         c = self.config
-        env = evaluation_part(c.env)
+        env = _own_env(c)
         agents = env_spec(env, 1).agents
         count = min(-(-c.episodes // agents), c.env_count or DEFAULT_MOST_ENVS)
         return make_own_manager(env, count, self.ctx)
@@ -243,7 +253,15 @@ class Evaluator(Node):
         return Batch({name: rows[name] for name in columns})
 
 
-def _check_config(config: Any, spec: EnvSpec, is_linked: bool) -> None:
+def _own_env(config: Any) -> Any:
+    """The env of an evaluator without a link."""
+    if config.env is None:
+        what = "it has no env to play in"
+        raise UnsoundError(what, "give it an `env`, or link it to an env manager", "env")
+    return evaluation_part(config.env)
+
+
+def _check_config(config: Any, spec: EnvSpec) -> None:
     metric = config.metric
     if metric != RETURN and (metric not in spec.info or spec.info[metric].shape):
         numbers = [name for name, column in spec.info.items() if not column.shape]
@@ -255,9 +273,6 @@ def _check_config(config: Any, spec: EnvSpec, is_linked: bool) -> None:
     if config.average == "per_step" and metric != RETURN:
         what = f"`average: per_step` is for returns, and the metric is {metric}"
         raise UnsoundError(what, "take `mean` or `win_rate`", "average")
-    if is_linked and config.env_count is not None:
-        what = "`env_count` is for envs of its own, and the evaluator is linked to an env manager"
-        raise UnsoundError(what, "give the linked env manager a `count`", "env_count")
     if config.average == "win_rate" and config.win_above is None:
         what = f"a win rate needs the {metric} above which an episode is won"
         raise UnsoundError(what, "give `win_above`", "win_above")

@@ -23,8 +23,7 @@ from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights
 from flowrl.nodes.learners.warm_start import load_networks, read_learner_state
 from flowrl.nodes.models.saved_weights import check_no_nan
-from flowrl.nodes.observations import obs_columns_in
-from flowrl.nodes.policy import Policy, made_policy, policy_for_rows
+from flowrl.nodes.policy import policy_for_rows
 
 
 class Learner(Node):
@@ -55,12 +54,14 @@ class Learner(Node):
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        policy = _policy_for_schema(config.policy, surroundings.inputs["data"])
+        policy = policy_for_rows(config.policy, surroundings.inputs["data"] or {})
         _check_begin(config)
         _check_averaged(config, surroundings)
         return Facts(
             outs={"priorities": {"priority": policy.priority_column()}},
             needs={"data": policy.learn_columns()},
+            sequences={"data": policy.sequence_settings()},
+            acts_on=dict.fromkeys(("weights", "averaged"), policy.weights_columns()),
             on_policy=policy.on_policy,
             needs_order=frozenset({"data"} if policy.needs_order else ()),
             imports=policy.imported_modules(learn=True),
@@ -71,10 +72,10 @@ class Learner(Node):
         cls, config: Any, inputs: Mapping[str, Schema | None], weights: State
     ) -> GreedyPolicy:
         """Make the policy that a learner with this config and these inputs trains, to act outside of the run."""
-        return GreedyPolicy(_policy_for_schema(config.policy, inputs.get("data")), weights)
+        return GreedyPolicy(policy_for_rows(config.policy, inputs.get("data") or {}), weights)
 
     def setup(self) -> None:
-        self.policy = _policy_for_schema(self.config.policy, self.ctx.inputs.get("data"))
+        self.policy = policy_for_rows(self.config.policy, self.ctx.inputs.get("data") or {})
         self.mode = self.policy.learn_mode(self.ctx.seed_for("learn"))
         hooks: list[Hook] = configured_parts(self.config, "hooks", Hook)
         self.hooks = sorted(hooks, key=lambda hook: hook.config.priority)
@@ -294,13 +295,3 @@ def _check_averaged(config: Any, surroundings: Surroundings) -> None:
     if "averaged" in surroundings.connected_outputs and not has_average:
         what = "the output `averaged` is connected, and no hook averages weights"
         raise UnsoundError(what, "add `hooks: [averaged_weights]`", "hooks")
-
-
-def _policy_for_schema(policy: Any, schema: Schema | None) -> Policy:
-    if not isinstance(policy, PartSpec):
-        return made_policy(policy)
-    obs, action = obs_columns_in(schema or {}, "obs"), (schema or {}).get("action")
-    if obs is None or action is None:
-        missing = "obs" if obs is None else "action"
-        raise UnsoundError(f"the data has no column '{missing}'", "connect a collector or a buffer")
-    return policy_for_rows(policy, obs, action)

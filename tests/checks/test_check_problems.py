@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from flowrl.checks.check import check
+from flowrl.graph.expand import expand
+from flowrl.graph.loading import load_text
+
 RL = """
     policy: {{type: 'toys:Greedy'{policy}}}
     nodes:
@@ -38,6 +42,13 @@ def test_an_unknown_key_of_the_graph_is_reported_with_the_nearest_name(problems)
         edgs: [s -> t]
         edges: [s -> t]
         """) == ["g.yaml:2:1: unknown key 'edgs'; did you mean 'edges'?"]
+
+
+def test_the_hint_for_an_unknown_key_lists_the_sections_that_nodes_can_take(problems):
+    assert problems("extends: cartpole_dqn\nzzz: 1") == [
+        "g.yaml:2:1: unknown key 'zzz'; known: about, edges, env, extends, limits, model, modules, nodes, params, "
+        "placements, policy, seed, …"
+    ]
 
 
 def test_an_unknown_parameter_is_reported_with_the_nearest_name(problems):
@@ -431,6 +442,120 @@ def test_an_optional_link_need_not_be_named(checked):
         edges: [evaluator <-> eval_envs]
         """)
     assert "eval_envs.serve <-> evaluator.envs" in map(str, found.graph.edges)
+
+
+def test_a_parameter_that_a_link_takes_the_place_of_is_reported(problems):
+    text = """
+        extends: cartpole_dqn
+        nodes:
+          eval_envs: {type: env_manager, count: 4}
+          evaluator: {env: {id: Acrobot-v1}, env_count: 3}
+        edges: [evaluator <-> eval_envs]
+        """
+    because = "has no effect, because of the link eval_envs.serve <-> evaluator.envs"
+    assert problems(text) == [
+        f"g.yaml:4:15: nodes.evaluator: 'env' {because}; give 'env' to eval_envs, or remove the link",
+        f"g.yaml:4:38: nodes.evaluator: 'env_count' {because}; leave it out, or remove the link",
+    ]
+
+
+LINKED = """
+    policy: {type: dqn}
+    nodes:
+      envs: {type: env_manager, count: 2, env: {id: CartPole-v1}}
+      collector: {type: sample_collector, n_sample: 64}
+      buffer: {type: naive_buffer, size: 1000, batch_size: 32}
+      learner: {type: learner}
+      eval_envs: {type: env_manager, count: 2, env: {id: ENV}}
+      evaluator: {type: evaluator}
+    edges:
+      - collector <-> envs
+      - evaluator <-> eval_envs
+      - collector -> buffer -> learner
+      - learner -> collector
+      - learner -> evaluator: {every: 5}
+    """
+
+
+def test_a_linked_evaluator_needs_no_env_and_its_resolved_graph_reads_as_the_same(checked):
+    found = checked(LINKED.replace("ENV", "CartPole-v1"))
+    assert [str(p) for p in found.problems] == []
+    again = check(load_text(expand(found.graph), "again"))
+    assert [str(p) for p in again.problems] == []
+    assert again.graph.nodes["evaluator"].config == found.graph.nodes["evaluator"].config
+
+
+def test_an_evaluator_without_any_env_is_reported(problems):
+    text = LINKED.replace("- evaluator <-> eval_envs", "").replace(
+        "eval_envs: {type: env_manager, count: 2, env: {id: ENV}}", ""
+    )
+    assert problems(text) == [
+        "g.yaml:8:3: nodes.evaluator: it has no env to play in; give it an `env`, or link it to an env manager"
+    ]
+
+
+def test_envs_in_which_the_weights_cannot_act_are_reported(problems):
+    what = "learner.weights -> evaluator.weights: learner learns in other spaces than evaluator acts in"
+    hint = "give the envs of both the same spaces, for example with the same wrappers"
+    assert problems(LINKED.replace("ENV", "Acrobot-v1")) == [
+        f"g.yaml:14:5: {what} (obs: float32[4] and float32[6]; action: one of 2 and one of 3); {hint}"
+    ]
+    found = problems("""
+        extends: cartpole_dqn
+        nodes: {eval_envs: {type: env_manager, env: {id: Acrobot-v1}}}
+        edges: [evaluator <-> eval_envs]
+        """)
+    assert [p.partition(" (")[0] for p in found] == [f"g.yaml:2:40: {what}"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "what"),
+    [
+        (
+            {
+                "buffer.unroll_steps": "20",
+                "buffer.burn_in_steps": "4",
+                "buffer.memory_columns": "[]",
+            },
+            "--set buffer.unroll_steps=20",
+            "buffer.batches gives other sequences than learner.data needs: unroll_steps is 20 of "
+            "buffer.batches and 24 of learner.data, burn_in_steps is 4 of buffer.batches and 8 of "
+            "learner.data, memory_columns is [] of buffer.batches and [memory] of learner.data; write "
+            "`buffer: {unroll_steps: 24, burn_in_steps: 8, memory_columns: [memory]}`, or change the policy",
+        ),
+        (
+            {"policy.burn_in_steps": "7"},
+            "--set policy.burn_in_steps=7",
+            "buffer.batches gives other sequences than learner.data needs: burn_in_steps is 8 of "
+            "buffer.batches and 7 of learner.data; write `buffer: {burn_in_steps: 7}`, or change the policy",
+        ),
+    ],
+)
+def test_sequences_that_do_not_fit_the_policy_are_one_problem(problems, changes, where, what):
+    sets = {key.replace(".", "__"): value for key, value in changes.items()}
+    assert problems("extends: hiddencartpole_r2d2", **sets) == [f"{where}: {what}"]
+
+
+def test_single_steps_for_a_policy_that_learns_from_sequences_are_one_problem(problems):
+    [found] = problems("""
+        extends: cartpole_acer
+        nodes: {buffer: {type: naive_buffer, size: 10_000, batch_size: 16}}
+        """)
+    assert found == (
+        "g.yaml:2:38: learner.data needs sequences of steps, and buffer.batches gives none; feed it from "
+        "`{type: sequence_buffer, unroll_steps: 16, burn_in_steps: 0, memory_columns: []}`"
+    )
+
+
+def test_sequences_for_a_policy_that_learns_from_single_steps_are_one_problem(problems):
+    [found] = problems("""
+        extends: cartpole_acer
+        policy: {type: dqn}
+        """)
+    assert found == (
+        "g.yaml:2:1: buffer.batches gives sequences of steps, and learner.data needs rows of another kind; put a "
+        "buffer of single steps in its place, or take a policy that learns from sequences, such as r2d2"
+    )
 
 
 def test_a_required_output_that_nobody_consumes_is_reported(problems):

@@ -64,6 +64,44 @@ def test_another_type_of_a_section_replaces_its_parameters(checked):
     assert found.graph.nodes["collector"].config.policy.config.gives == []
 
 
+def test_what_another_type_of_a_section_leaves_out_is_named(checked):
+    text = RL.replace("{type: 'toys:Greedy'}", "{type: 'toys:Greedy', gives: [logp]}")
+    found = checked(text, policy__lr="2", policy__type="toys:Random")
+    assert [str(warning) for warning in found.warnings] == [
+        "--set policy.type=toys:Random: policy: left out gives, because they are settings of toys:Greedy"
+    ]
+    [problem] = map(str, found.problems)
+    assert problem == "--set policy.lr=2: policy: unknown key 'lr'; known: type"
+
+
+@pytest.mark.parametrize("order", [("type", "shape"), ("shape", "type")])
+def test_another_type_of_a_node_keeps_the_settings_that_it_has_too(checked, order):
+    text = RL.replace("envs: toys:Envs", "envs: {type: 'toys:Envs', count: 3}")
+    sets = {"type": "toys:StatelessEnvs", "shape": "4"}
+    found = checked(text, **{f"envs__{key}": sets[key] for key in order})
+    assert [str(p) for p in (*found.problems, *found.warnings)] == []
+    envs = found.graph.nodes["envs"]
+    assert (envs.type, envs.config.count, envs.config.shape) == ("toys:StatelessEnvs", 3, 4)
+
+
+def test_settings_that_another_type_of_a_node_does_not_have_are_named(checked):
+    text = """
+        extends: cartpole_dqn
+        nodes: {envs: {type: thread_env_manager, max_retry: 4, pre_reset: true, envs_per_worker: 2}}
+        """
+    found = checked(text, envs__type="env_manager")
+    assert [str(p) for p in found.problems] == []
+    assert [str(warning) for warning in found.warnings] == [
+        "--set envs.type=env_manager: nodes.envs: left out pre_reset, envs_per_worker, which env_manager does not have"
+    ]
+    assert found.graph.nodes["envs"].config.max_retry == 4
+
+
+def test_a_wrong_type_of_a_node_is_the_only_problem(problems):
+    [reported] = problems(RL, buffer__type="toys:Buffr")
+    assert "'toys:Buffr': the module 'toys' has no 'Buffr'; did you mean 'Buffer'?" in reported
+
+
 def test_null_removes_a_limit(with_sets):
     assert with_sets(limits__steps="null").limits.steps is None
 

@@ -169,7 +169,7 @@ def test_a_learner_derives_the_columns_of_a_step_from_unrolls() -> None:
     node = collector(envs, n_sample=4)
     rows = SampleCollector.describe(node.config, known(envs)).outs["data"]
     spec = PartSpec("step_counting", StepCountingPolicy, StepCountingPolicy.Config())
-    policy = policy_for_rows(spec, rows["obs"], rows["action"])
+    policy = policy_for_rows(spec, rows)
     assert (policy.obs, policy.action) == (envs.spec().obs, envs.spec().action)
     assert policy.action.n == 3
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flowrl.checks.check import check
+from flowrl.core.batch import Column
 from flowrl.core.context import Context, IrregularityRecord, MetricsRecord, ServiceExample
 from flowrl.core.node import UnsoundError
 from flowrl.graph.loading import load_data
@@ -249,9 +250,15 @@ def problems(graph: dict[str, Any]) -> str:
 
 def test_parameters_of_its_own_envs_are_refused_with_a_link() -> None:
     nodes = {**GRAPH["nodes"], "evaluator": {"env_count": 3}}
-    assert "give the linked env manager a `count`" in problems({**GRAPH, "nodes": nodes})
-    with pytest.raises(UnsoundError, match="give the linked env manager a `count`"):
+    assert "'env_count' has no effect" in problems({**GRAPH, "nodes": nodes})
+    with pytest.raises(
+        TypeError, match="'env_count' has no effect, because 'envs' takes its place"
+    ):
         evaluator(SerialEnvManager(env=COUNTING), env_count=3)
+    with pytest.raises(
+        UnsoundError, match="it has no env to play in; give it an `env`, or link it"
+    ):
+        Evaluator(policy=Toy(obs=Column("float32", (3,)), action=Column("int64", n=2)))
 
 
 def test_the_collectors_envs_cannot_be_the_evaluators_too() -> None:
