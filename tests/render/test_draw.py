@@ -376,6 +376,19 @@ def test_a_narrow_page_begins_with_the_first_nodes_in_letters_that_can_be_read(
     assert scale * SMALL_SIZE >= 11
 
 
+@pytest.mark.needs("chromium")
+def test_a_page_of_1100_pixels_shows_the_usual_graph_without_scrolling_sideways(
+    tmp_path: Path,
+) -> None:
+    page = Path(draw(check(load_graph("cartpole_dqn")), None, tmp_path / "page.html"))
+    measure = """<script>
+      const widths = [graph, document.documentElement].map((e) => e.scrollWidth - e.clientWidth);
+      document.title = widths.join(" ");
+    </script>"""
+    page.write_text(page.read_text() + measure)
+    assert re.findall("<title>([ 0-9]+)</title>", dom_of(page, 1100)) == ["0 0"]
+
+
 # the verb
 
 
