@@ -157,11 +157,13 @@ def make_parser(chosen: str | None) -> ArgumentParser:
 
 def _run_verb(argv: Sequence[str]) -> int:
     begun = Namespace(begun_s=time.perf_counter())
-    from flowrl.core.errors import FlowError, GraphError, UsageError, spelling_hint
+    from flowrl.core.errors import FlowError, GraphError, UsageError, closest_word
 
     parser = make_parser(argv[0] if argv else None)
     if argv and not argv[0].startswith("-") and argv[0] not in VERBS:
-        parser.error(f"there is no verb '{argv[0]}'; {spelling_hint(argv[0], VERBS)}")
+        near = closest_word(argv[0], VERBS)
+        hint = f"did you mean '{near}'?" if near else f"known: {', '.join(VERBS)}"
+        parser.error(f"there is no verb '{argv[0]}'; {hint}")
     arguments = parser.parse_args(argv, begun)
     if not hasattr(arguments, "function"):
         parser.print_help()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from importlib import resources
 from pathlib import Path
 
-from flowrl.core.errors import UsageError, spelling_hint
+from flowrl.core.errors import UsageError, closest_word, spelling_hint
 
 
 def graphs_folder() -> Path:
@@ -47,6 +48,16 @@ def locate_graph(name: str) -> Path:
         raise UsageError(f"{name}: is a folder; give the graph file in it")
     if os.path.exists(name):
         raise UsageError(f"{name}: is not a regular file; write the graph into one")
-    raise UsageError(
-        f"{name}: there is no such file or bundled graph; {spelling_hint(name, bundled_graphs())}"
-    )
+    beside = _graph_files_beside(name)
+    near = closest_word(os.path.splitext(name)[0], beside)
+    hint = f"did you mean '{beside[near]}'?" if near else spelling_hint(name, bundled_graphs())
+    raise UsageError(f"{name}: there is no such file or bundled graph; {hint}")
+
+
+def _graph_files_beside(name: str) -> dict[str, str]:
+    """The YAML files in the folder in which a file of this name would be, by their names without the ending."""
+    folder = os.path.dirname(name)
+    with contextlib.suppress(OSError, ValueError):  # no such folder, or a name that none can have
+        files = [os.path.join(folder, file) for file in sorted(os.listdir(folder or os.curdir))]
+        return {os.path.splitext(f)[0]: f for f in files if f.endswith((".yaml", ".yml"))}
+    return {}

@@ -14,13 +14,15 @@ from flowrl.core.ports import In, Link, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.edge_reader import option_problem
 from flowrl.graph.keywords import NODE_KEYS, PART_KEYS, ROOT_KEYS, is_file
-from flowrl.graph.model import Edge, NodeType, PortRef
+from flowrl.graph.model import Edge, Graph, NodeSpec, NodeType, PortRef
 from flowrl.graph.param_reader import part_default, part_fields
+from flowrl.graph.settings import graph_settings
 from flowrl.graph.tree import as_mapping, set_value
 from flowrl.graph.yaml_text import YamlValue, parse_value
 
 KeyPath = list[str]
 
+MOST_NAMED = 3  # settings that a hint names
 _NOT_SETTABLE = {"nodes", "edges", "ports", "extends"}  # an extending file changes them
 
 
@@ -123,7 +125,7 @@ class Overrides:
         old = part.fields.get("type")
         if path[-1] == "type" and old is not None and old.value != value.value:
             lost = [key for key in part.fields if key != "type"]
-            why = f"because they are settings of {old.plain()}"
+            why = f"which was set for {old.plain()}"
             self.warn_of_lost(value, ".".join(path[:-1]), lost, why)
         return set_value(tree, path, value)
 
@@ -177,9 +179,19 @@ class Overrides:
             else:
                 edges[to] = edges[to].with_option(option, item.value)
 
-    def report_unplaced(self, nodes: Iterable[str], tree: YamlValue) -> None:
+    def report_unplaced(self, nodes: Mapping[str, NodeSpec], tree: YamlValue) -> None:
         """Report values whose key names nothing."""
         known = {*nodes, *self.settable_sections(tree, "")}
         for path, value in self.pending:
             what = f"there is no node or section '{path[0]}'"
-            self.problems.add(value.location, what, spelling_hint(path[0], known))
+            named = _settings_named(path[0], nodes) if len(path) == 1 else []
+            hint = f"did you mean {' or '.join(map(repr, named[:MOST_NAMED]))}?" if named else ""
+            self.problems.add(value.location, what, hint or spelling_hint(path[0], known))
+
+
+def _settings_named(word: str, nodes: Mapping[str, NodeSpec]) -> list[str]:
+    """The keys of the settings that have this name, such as `policy.lr`; the shortest come first."""
+    keys = graph_settings(Graph("", nodes=dict(nodes)))
+    return sorted(
+        (key for key in keys if key.endswith(f".{word}")), key=lambda key: (len(key), key)
+    )

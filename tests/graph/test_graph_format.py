@@ -282,6 +282,8 @@ def test_a_missing_graph_is_reported(write):
     assert str(caught.value) == (
         "cartpole_dqm: there is no such file or bundled graph; did you mean 'cartpole_dqn'?"
     )
+    with pytest.raises(UsageError, match=r"g\.yml: .*; did you mean 'g.yaml'\?"):
+        load_graph("g.yml")
     with pytest.raises(UsageError, match="is a folder; give the graph file in it"):
         load_graph(".")
 

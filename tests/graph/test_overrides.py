@@ -68,7 +68,7 @@ def test_what_another_type_of_a_section_leaves_out_is_named(checked):
     text = RL.replace("{type: 'toys:Greedy'}", "{type: 'toys:Greedy', gives: [logp]}")
     found = checked(text, policy__lr="2", policy__type="toys:Random")
     assert [str(warning) for warning in found.warnings] == [
-        "--set policy.type=toys:Random: policy: left out gives, because they are settings of toys:Greedy"
+        "--set policy.type=toys:Random: policy: left out gives, which was set for toys:Greedy"
     ]
     [problem] = map(str, found.problems)
     assert problem == "--set policy.lr=2: policy: unknown key 'lr'; known: type"
@@ -237,6 +237,16 @@ def test_a_node_of_a_part_graph_is_set_by_its_full_name(write, checked):
             "params.batc",
             "1",
             "--set params.batc=1: params: unknown parameter 'batc'; did you mean 'batch'?",
+        ),
+        (
+            "lr",
+            "1",
+            "--set lr=1: there is no node or section 'lr'; did you mean 'policy.lr'?",
+        ),
+        (
+            "size",
+            "1",
+            "--set size=1: there is no node or section 'size'; did you mean 'buffer.size'?",
         ),
         ("edges", "[]", "--set edges=[]: there is no node or section 'edges'; known: "),
         ("limits.step", "1", "--set limits.step=1: limits: unknown key 'step'; did you mean "),
