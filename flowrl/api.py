@@ -22,7 +22,7 @@ from flowrl.graph.sections import parse_seconds
 from flowrl.graph.tree import data_tree, read_tree
 from flowrl.graph.yaml_text import SourceLocation, YamlValue, flow_text, item_of
 from flowrl.machine.forked_call import can_fork
-from flowrl.runs.display import Watcher, Watchers, watcher_for
+from flowrl.runs.display import Watcher, Watchers, print_warnings, watcher_for
 from flowrl.runs.result import RunResult
 from flowrl.runs.resume import resumed_run
 from flowrl.runs.run import Run
@@ -109,11 +109,13 @@ class FlowGraph:
                 "flowrl.Watcher, which defines what it is notified of"
             )
         checked = self._checked(set or {}).require_sound()
+        if not quiet:
+            print_warnings(checked)
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
         limits = checked.graph.limits.overridden_by(**given, time_s=_seconds(time))
         return Run(
             checked,
-            seed=seed,
+            seed=_seed(seed),
             limits=limits,
             out=out,
             placement=placement,
@@ -146,6 +148,8 @@ class FlowGraph:
         begun_s = perf_counter()
         found = read_seeds(seeds)
         checked = self._checked(set or {}).require_sound()
+        if not quiet:
+            print_warnings(checked)
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
         return SeedRuns(
             checked,
@@ -176,6 +180,10 @@ class FlowGraph:
 
 def _override_texts(values: Mapping[str, Any] | None) -> dict[str, str]:
     """The values as `--set` takes them."""
+    if not (values is None or isinstance(values, Mapping)):
+        raise UsageError(
+            f"set is {shortened_repr(values)}; expected values by key, such as {{'policy.lr': 0.001}}"
+        )
     texts = {}
     for key, value in (values or {}).items():
         try:
@@ -196,6 +204,12 @@ def _count(name: str, value: float | None) -> int | None:
     if is_number and value >= 1 and value % 1 == 0:
         return int(value)
     raise UsageError(f"run: {name} is {value!r}; expected a whole number of 1 or more")
+
+
+def _seed(value: int | None) -> int | None:
+    if value is None or (isinstance(value, Integral) and not isinstance(value, bool)):
+        return None if value is None else int(value)
+    raise UsageError(f"run: seed is {value!r}; expected a whole number from 0 to 2^63 - 1")
 
 
 def _seconds(time: str | float | None) -> float | None:

@@ -124,6 +124,14 @@ def test_a_time_in_seconds_or_with_a_unit_ends_a_run(time: float | str, tmp_path
     assert result.wall_s < 30
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_warnings_of_the_graph_are_printed(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = flowrl.load({"extends": "cartpole_dqn", "nodes": {"evaluator": None}}, {"warmup": None})
+    with pytest.raises(UsageError, match="no such placement"):  # before anything is made
+        graph.run(set={"collector.counts": False}, placement="none", quiet=quiet)
+    assert ("warning: " in capsys.readouterr().err) is not quiet
+
+
 def test_a_limit_may_be_written_as_a_power(tmp_path: Path) -> None:
     result = flowrl.load(GRAPH).run(train_iters=1e1, out=tmp_path / "r", quiet=True)
     assert result.train_iters == 10
@@ -132,6 +140,9 @@ def test_a_limit_may_be_written_as_a_power(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "reported"),
     [
+        ({"seed": 1.5}, "run: seed is 1.5; expected a whole number from 0 to"),
+        ({"seed": True}, "run: seed is True; expected a whole number from 0 to"),
+        ({"set": "c.steps=3"}, "set is 'c.steps=3'; expected values by key, such as"),
         ({"steps": 0}, "run: steps is 0; expected a whole number of 1 or more"),
         ({"steps": -5}, "run: steps is -5; expected a whole number"),
         ({"train_iters": 0}, "run: train_iters is 0; expected a whole number"),

@@ -18,7 +18,7 @@ from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.model import Limits
 from flowrl.machine.resource_limits import address_space_shortage
 from flowrl.runs.checkpoint_files import checkpoint_file
-from flowrl.runs.display import Watcher, Watchers, watcher_for
+from flowrl.runs.display import Watcher, Watchers, print_warnings, watcher_for
 from flowrl.runs.metrics_table import MetricsTable
 from flowrl.runs.result import RunResult, result_text
 from flowrl.runs.run import Run
@@ -155,8 +155,8 @@ def run(arguments: Namespace) -> int:
     if arguments.begin_from is not None:
         arguments.sets += _begin_settings(arguments)
     checked = shared.read_graph(arguments).require_sound()
-    for warning in () if arguments.quiet else checked.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    if not arguments.quiet:
+        print_warnings(checked)
     if arguments.no_recover and not arguments.quiet:
         print(f"note: {NO_RECOVERY}", file=sys.stderr)
     if arguments.seeds is not None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
+    from flowrl.checks.check import CheckedGraph
     from flowrl.runs.run import Run
 
 REFRESH_PER_S = 4
@@ -90,6 +91,12 @@ def watcher_for(quiet: bool) -> Watcher:
     if quiet:
         return Watcher()
     return LiveDisplay() if sys.stdout.isatty() else LineDisplay()
+
+
+def print_warnings(checked: CheckedGraph) -> None:
+    """Print the warnings of a graph that will run."""
+    for warning in checked.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 class LineDisplay(Watcher):
