@@ -12,6 +12,7 @@ from flowrl.core.batch import Schema
 from flowrl.core.config import BaseConfig, make_config, replaced_params
 from flowrl.core.context import Context
 from flowrl.core.ports import AUTO, BEGIN, In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.core.saved_state import UnsavableStateError
 from flowrl.core.signatures import KeywordSignature, document_parameters, refuse_positional
 from flowrl.core.state import State
 
@@ -201,7 +202,11 @@ class Node:
         Arrays must be copies. Snapshots hold it, and a learner's checkpoints do. By default it is the state of all
         attributes; `UnsavableStateError` names an attribute that cannot be saved.
         """
-        return state_of_attributes(self, self._attributes_without_state())
+        try:
+            return state_of_attributes(self, self._attributes_without_state())
+        except UnsavableStateError as error:
+            hint = "name the attribute in `unsaved` of the class if it is no state"
+            raise UnsavableStateError(f"{error}; {hint}") from None
 
     def load_state_dict(self, state: Any) -> None:
         """Continue from a state that `state_dict` returned."""

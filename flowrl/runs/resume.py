@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ def resumed_run(
     _require_ended(folder)
     stored = read_newest_snapshot(folder)
     checked = check(load_graph(folder / "graph.yaml")).require_sound()
+    named = replace(checked.graph, name=str(stored.facts["graph"]))
+    checked = replace(checked, graph=named)
     known = Limits(**stored.facts["limits"])
     given = limits or Limits()
     new = known.overridden_by(**{n: getattr(given, n) for n in Limits.__slots__})

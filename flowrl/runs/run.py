@@ -229,7 +229,12 @@ class Run:
             folder.absolute_path,
             SnapshotSchedule(settings.every_s, settings.every_rounds, known),
             settings.keep,
-            {"seed": self.seed, "limits": asdict(self.limits), "libraries": library_versions()},
+            {
+                "graph": self.graph.name,
+                "seed": self.seed,
+                "limits": asdict(self.limits),
+                "libraries": library_versions(),
+            },
             self._mark,
             lambda text: self.watcher.note(self, text),
         )

@@ -20,7 +20,10 @@ import os
 import struct
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 from flowrl.core.histogram import Histogram
 
@@ -36,8 +39,7 @@ class TensorBoardWriter:
     """One event file. It is written without a thread, because a full disk would block a thread for ever."""
 
     def __init__(self, folder: Path) -> None:
-        name = f"events.out.tfevents.{int(time.time())}.{os.getpid()}"
-        self._file = (folder / name).open("xb")
+        self._file = _new_file(folder)
         self._flushed_s = 0.0
         self._write(_field(3, BYTES, b"brain.Event:2"))
 
@@ -122,6 +124,15 @@ def _scalar(tag: str, value: float) -> bytes:
     except OverflowError:  # larger than any float32
         number = struct.pack("<f", float("inf") if value > 0 else float("-inf"))
     return _field(1, BYTES, tag.encode()) + _field(2, FLOAT, number)
+
+
+def _new_file(folder: Path) -> BinaryIO:
+    """Make a file for events. A process may begin several in a second, for a run that it continues."""
+    stem = f"events.out.tfevents.{int(time.time())}.{os.getpid()}"
+    for number in count():
+        with suppress(FileExistsError):
+            return (folder / (f"{stem}.{number}" if number else stem)).open("xb")
+    raise AssertionError("some number is free")
 
 
 def _field(number: int, wire_type: int, data: bytes) -> bytes:

@@ -99,15 +99,18 @@ def digest_of_parts(parts: Parts) -> str:
 # saving
 
 
-def save_parts(instances: Instances) -> dict[str, SavedState]:
-    """Return the parts of a site. All its instances have completed the same rounds."""
+def save_parts(instances: Instances, may_wait: bool = True) -> dict[str, SavedState]:
+    """Return the parts of a site. All its instances have completed the same rounds.
+
+    Without `may_wait`, it is an error if tokens of these rounds are still on their way from other sites.
+    """
     parts = {}
     for instance in instances.all():  # before services, whose pending calls it may have to finish
         parts[node_key(instance.key)] = _saved(instance.key, partial(_instance_data, instance))
     for key, saved in instances.save_services():
         parts[node_key(key)] = saved
     for key, owner, queue, initial in _queues(instances):
-        parts[key] = _saved(owner, partial(_queue_data, queue, initial))
+        parts[key] = _saved(owner, partial(_queue_data, queue, initial, may_wait))
     for source, versions in instances.versions.items():
         parts[versions_key(source)] = _saved(source.node, partial(_versions_data, versions))
     return parts
@@ -154,13 +157,15 @@ def _queues(instances: Instances) -> Iterator[tuple[str, str, Queue, int]]:
                 yield edge_key(to, pair), to.node, queue, initial.get(to, 0)
 
 
-def _queue_data(queue: Queue, initial: int) -> dict[str, Any]:
+def _queue_data(queue: Queue, initial: int, may_wait: bool) -> dict[str, Any]:
     """Return the tokens on an edge. Between two rounds these are as many as there were at the beginning.
 
     If they come from another site, some may be on their way, and some may belong to later rounds.
     """
     tokens = list(queue)
     if isinstance(queue, AwaitedQueue):
+        if not may_wait and len(queue) < initial:
+            raise RuntimeError("a token of an unfinished firing was taken already")
         queue.fill(initial)
         tokens = list(islice(queue, initial))
     return {"tokens": [_token_data(token) for token in tokens]}

@@ -27,9 +27,8 @@ def test_a_graph_continues_from_each_of_its_snapshots(name: str) -> None:
     compare_continued(checked, 6, at, "serial", "threads")
 
 
-@pytest.mark.parametrize("graph", ["cartpole_dqn_per", "cartpole_ppo", "hiddencartpole_r2d2"])
-def test_a_bundled_graph_continues_from_each_of_its_snapshots(graph: str) -> None:
-    compare_bundled(graph, "threads")
+def test_a_bundled_graph_continues_from_each_of_its_snapshots() -> None:
+    compare_bundled("cartpole_dqn_per", "threads")
 
 
 @pytest.mark.slow
@@ -71,7 +70,7 @@ def with_object(kind: str, **more: Any) -> Any:
 @pytest.mark.parametrize("placement", ["serial", "threads"])
 def test_a_node_that_cannot_be_saved_is_an_error_before_the_first_firing(placement: str) -> None:
     checked = with_object("KeepsAnObject", snapshots={"every_rounds": 100})
-    with pytest.raises(NodeError, match=r"k, saving its state: .*keepsanobject\.cache is a object"):
+    with pytest.raises(NodeError, match=r"'k', saving its state: .*keepsanobject\.cache is"):
         execute(checked, placement, Limits(rounds=4), [])
 
 

@@ -260,9 +260,13 @@ class Coordinator:
         if granted is not None:
             if self.snapshots is not None:  # no site can have completed the first of these rounds
                 self._save_at(self.snapshots.schedule.due_within(before + 1, granted))
-            rounds = self._settled(leases.completed_rounds)
-            paced_rounds = self._settled(leases.fired_rounds)
-            self.sites.send(GrantLease(granted, rounds, paced_rounds))
+            self._settle(granted)
+
+    def _settle(self, granted: int) -> None:
+        """Tell sites up to which round they may go, and before which no cut can fall."""
+        rounds = self._settled(self._leases.completed_rounds)
+        paced_rounds = self._settled(self._leases.fired_rounds)
+        self.sites.send(GrantLease(granted, rounds, paced_rounds))
 
     def _settled(self, rounds: int) -> int:
         """Return how many of these completed rounds no cut can fall before."""
@@ -290,6 +294,9 @@ class Coordinator:
                 self._reorderer.release_before(rounds, self._cut)
                 pending.counts = self._ledger.counts_at((rounds - 1,))
                 pending.mark = self.snapshots.mark()
+                self._settle(
+                    self._leases.granted
+                )  # sites send their parts when no cut can fall before
 
     def _add_parts(self, site: str, saved: SavedParts) -> None:
         pending = self._pending_snapshots.get(saved.rounds)

@@ -48,7 +48,7 @@ from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
 from flowrl.runtime.remote.errors import describe_error
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position
-from flowrl.runtime.snapshot import Parts, save_parts
+from flowrl.runtime.snapshot import save_parts
 
 FLUSH_S = 0.0005  # tokens of shorter firings are sent together
 FAILURE_S = 5.0  # in which the coordinator shall receive the report of a failure
@@ -78,9 +78,8 @@ class SiteScheduler(Scheduler):
         self._is_free = edges.is_free
         self._is_executing = False
         self._settled_rounds = 0  # no cut falls before this round
-        self._saved_parts_of: dict[
-            int, Parts
-        ] = {}  # of snapshots, by completed rounds, until they are sent
+        # The parts of snapshots, by completed rounds, until they are sent.
+        self._saved_parts_of: dict[int, SavedParts | PartsNotSaved] = {}
         # The nesting of schedules that are paced by nodes that may lack tokens.
         self._unsynchronised_depth = 0
         # Whether such a schedule was left, perhaps in the middle of a firing. Then none of them fires again.
@@ -192,17 +191,29 @@ class SiteScheduler(Scheduler):
         rounds = self.site.rounds
         if rounds in self._messages.saves_at:
             self._messages.saves_at.discard(rounds)
-            try:
-                self._saved_parts_of[rounds] = save_parts(self.instances)
-            except NodeError as error:
-                self._reporter.send(PartsNotSaved(rounds, str(error)))
+            self._saved_parts_of[rounds] = self._copied_parts(rounds)
+
+    def _copied_parts(self, rounds: int, may_wait: bool = True) -> SavedParts | PartsNotSaved:
+        try:
+            return SavedParts(rounds, encode_parts(save_parts(self.instances, may_wait)))
+        except NodeError as error:
+            return PartsNotSaved(rounds, str(error))
+
+    def _save_parts_at_end(self, rounds: int) -> None:
+        """Save the parts of a snapshot of the cut, if this site had gone through these rounds before it was asked.
+
+        That happens on a site on which only paced nodes fire: it has fired nothing since, because the versions that
+        pace it are not there.
+        """
+        if rounds in self._messages.saves_at and self.site.rounds >= rounds:
+            self._messages.saves_at.discard(rounds)
+            self._saved_parts_of[rounds] = self._copied_parts(rounds, may_wait=False)
 
     def _send_settled_parts(self, rounds: int) -> None:
         """Send the parts of snapshots up to these rounds: no cut falls before them, and their effects are committed."""
         for saved_at in [n for n in self._saved_parts_of if n <= rounds]:
             self._reporter.report(self)  # records come before the parts that follow them
-            parts = self._saved_parts_of.pop(saved_at)
-            self._reporter.send(SavedParts(saved_at, encode_parts(parts)))
+            self._reporter.send(self._saved_parts_of.pop(saved_at))
 
     def _wait_for_tokens(self) -> None:
         """Wait until an instance of this free site can fire."""
@@ -346,7 +357,9 @@ class SiteScheduler(Scheduler):
             assert messages.cut is not None
             cut = messages.cut
             self.deferred_effects.commit(lambda position: self._is_free or includes(cut, position))
-            self._send_settled_parts(cut[0] + (len(cut) == 1))
+            rounds = cut[0] + (len(cut) == 1)
+            self._save_parts_at_end(rounds)
+            self._send_settled_parts(rounds)
             # Services may have answered calls since the last report.
             self._reporter.report(self)
             lines = tuple(self._site_edges.irregularity_lines())
