@@ -177,13 +177,13 @@ def test_a_hook_that_cannot_be_saved_is_refused_when_the_learner_is_made() -> No
     class Noting(Hook):
         def __init__(self, *args: Any, **params: Any) -> None:
             super().__init__(*args, **params)
-            self.history: list[float] = []
+            self.history: set[float] = set()
 
     class Returning(Hook):
         def state_dict(self) -> dict[str, Any]:
             return {"seen": {1, 2}}
 
-    with pytest.raises(TypeError, match="history is a list, which a checkpoint cannot hold"):
+    with pytest.raises(TypeError, match="history is a set, which a checkpoint cannot hold"):
         learner_with(Noting())
     with pytest.raises(TypeError, match="state/seen is a set, which a checkpoint cannot hold"):
         learner_with(Returning())
