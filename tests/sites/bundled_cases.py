@@ -27,7 +27,16 @@ SEED = 4
 
 DQN = {"evaluator.episodes": 2, "evaluator.weights.every": 12}
 VALUE_BASED = ("acer", "c51", "discrete_sac", "fqf", "iqn", "mdqn", "qrdqn", "rainbow", "sql")
-ON_POLICY = ("ppo", "ppo_gail", "a2c", "ppg", "pqn", "reinforce", "trpo")
+IMITATING = ("airl", "gail", "red")
+ON_POLICY = (
+    "ppo",
+    *(f"ppo_{name}" for name in IMITATING),
+    "a2c",
+    "ppg",
+    "pqn",
+    "reinforce",
+    "trpo",
+)
 PENDULUM = ("crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc")
 SHORT_EPISODES = {**DQN, "env.max_episode_steps": 40}
 PPO = {"evaluator.episodes": 2, "evaluator.weights.every": 2}
@@ -39,9 +48,10 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_dqn_rnd": DQN,
     "cartpole_dqn_gail": DQN,
     "cartpole_sqil": DQN,
+    "bitflip_dqn_her": DQN,
     "cartpole_dqfd": DQN,
     "pendulum_sac_record": SHORT_EPISODES,
-    "cartpole_ppo_gail": {**PPO, "collector.n_sample": 128},
+    **{f"cartpole_ppo_{name}": {**PPO, "collector.n_sample": 128} for name in IMITATING},
     "mountaincar_dqn_icm": {**DQN, "evaluator.episodes": 1},
     "cartpole_ppo": {**PPO, "collector.n_sample": 128, "learner.log_every_iters": 1},
     "mountaincar_dqn": {**DQN, "evaluator.episodes": 1},
@@ -72,6 +82,7 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     "acrobot_dqn": -100,
     "acrobot_ppo": -100,
     "bipedalwalker_tqc": -500,
+    "bitflip_dqn_her": -20,
     "crazyclimber_ppo": 0,
     "walker2d_ppo": -100,
     "hopper_ppo": 0,
