@@ -43,7 +43,8 @@ def main(seed: int = 0, max_train_iters: int = 5000) -> float:
         target={"every_iters": 50},
     )
     collector = SampleCollector(envs=envs, policy=policy, n_sample=N_SAMPLE, seed=seed)
-    buffer = NaiveReplayBuffer(size=10_000, batch_size=128, seed=seed)
+    # The buffer sums the rewards of ten steps, as the policy wants.
+    buffer = NaiveReplayBuffer(policy=policy, size=10_000, batch_size=128, seed=seed)
     learner = Learner(policy=policy, seed=seed)
     evaluator = Evaluator(env=env, policy=policy, episodes=20, stop_value=475.0, seed=seed)
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.buffers.storage.mapped import MappedStorage as MappedStorage
     from flowrl.nodes.buffers.storage.storage import MemoryStorage as MemoryStorage
     from flowrl.nodes.buffers.transforms.her import Her as Her
-    from flowrl.nodes.buffers.transforms.n_step import NStep as NStep
     from flowrl.nodes.collectors.episode_collector import EpisodeCollector as EpisodeCollector
     from flowrl.nodes.collectors.sample_collector import SampleCollector as SampleCollector
     from flowrl.nodes.datasets.dataset_reader import DatasetReader as DatasetReader

@@ -72,7 +72,6 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "time_limit": "flowrl.nodes.envs.wrappers.episodes:TimeLimit",
     },
     "transform": {
-        "n_step": "flowrl.nodes.buffers.transforms.n_step:NStep",
         "her": "flowrl.nodes.buffers.transforms.her:Her",
     },
     "model": {

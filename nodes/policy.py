@@ -113,12 +113,12 @@ class Policy(Part):
 
     @property
     def gamma(self) -> float:
-        """The discount of n-step rewards and of the column `discount`."""
+        """The discount of summed rewards and of the column `discount`."""
         return float(getattr(self.config, "gamma", 1.0))
 
     @property
     def nstep(self) -> int:
-        """The number of rewards that a row's `reward` sums."""
+        """The number of rewards that are summed in each row that it learns from; rows are collected with one."""
         return int(getattr(self.config, "nstep", 1))
 
     @property

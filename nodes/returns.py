@@ -130,25 +130,25 @@ def bootstrap_discount(gamma: float, terminated: Array, steps: Array | int = 1) 
 
 
 class NstepWindows(NamedTuple):
-    """The windows of n rewards that begin at each step. A window ends with its episode."""
+    """The window of up to n rewards that begins at each row. A window ends at a cut."""
 
-    returns: Array  # (B, M) float32: the discounted sum of the window's rewards
-    steps: Array  # (B, M) the number of rewards in the window
-    last: Array  # (B, M) the window's last step, an index into the T steps
+    returns: Array  # (N,) float32: the discounted sum of the window's rewards
+    steps: Array  # (N,) the number of rewards in the window
+    last: Array  # (N,) the window's last row
 
 
-def nstep_returns(r_t: Array, done_t: Array, gamma: float, n: int) -> NstepWindows:
+def nstep_returns(r_t: Array, cut_t: Array, gamma: float, n: int) -> NstepWindows:
     """Compute n-step returns (Sutton & Barto 2018, equation 7.1) without their bootstrap term.
 
     G_t = r_t + gamma r_{t+1} + … + gamma^(k-1) r_{t+k-1}
-    with k = n, or the number of steps up to the end of the episode if it is smaller
+    with k = n, or the number of rows up to the next cut if it is smaller; the final row is a cut
     """
-    # r_t, done_t: (B, T)
-    windows = r_t.shape[1] - n + 1  # M
-    returns, steps = np.zeros((len(r_t), windows)), np.zeros((len(r_t), windows), np.int64)
-    running = np.ones((len(r_t), windows), bool)
-    for j in range(n):
-        returns += gamma**j * running * r_t[:, j : j + windows]
-        steps += running
-        running &= ~done_t[:, j : j + windows]
-    return NstepWindows(returns.astype(np.float32), steps, np.arange(windows) + steps - 1)
+    # r_t, cut_t: (N,)
+    rows = len(r_t)
+    returns, steps = r_t.astype(np.float64), np.ones(rows, np.int64)
+    reaches = np.ones(rows, bool)  # whether the window of row t reaches row t + j
+    for j in range(1, min(n, rows)):
+        reaches = reaches[:-1] & ~cut_t[j - 1 : -1]
+        returns[:-j] += gamma**j * reaches * r_t[j:]
+        steps[:-j] += reaches
+    return NstepWindows(returns.astype(np.float32), steps, np.arange(rows) + steps - 1)

@@ -44,6 +44,7 @@ from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.input_columns import input_columns
 from flowrl.nodes.models.model import Model, checked_model
 from flowrl.nodes.moments import Moments
+from flowrl.nodes.nstep import require_single_rewards
 from flowrl.nodes.observations import SEPARATOR, ObsColumns, obs_columns_in
 from flowrl.nodes.recent_rows import RecentRows
 from flowrl.nodes.schedules import Scheduled, complete_schedules, current_value, scheduled
@@ -194,6 +195,7 @@ class RewardModel(Node):
         steps = StepColumns.of(cls.type_name(), schema)
         for name in (REWARD, *cls.reads):
             steps.under(name)
+        require_single_rewards(schema, cls.type_name())
         cls.check(config, steps)
         parts = {}
         if config.parts:

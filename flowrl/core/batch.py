@@ -21,7 +21,8 @@ class Column:
     """One column: its dtype and the shape of a row.
 
     `n` is the number of values of a discrete column; `low` and `high` are bounds. With `frames`, a row holds this many
-    frames of one episode, the oldest first, and consecutive rows share frames.
+    frames of one episode, the oldest first, and consecutive rows share frames. Each number of a column of rewards sums
+    `sums` rewards, or fewer at the end of an episode; None: it is one reward.
     """
 
     dtype: str
@@ -30,6 +31,7 @@ class Column:
     low: Bound = field(default=None, compare=False)
     high: Bound = field(default=None, compare=False)
     frames: int | None = field(default=None, compare=False)
+    sums: int | None = field(default=None, compare=False)
 
     @property
     def row_bytes(self) -> int:

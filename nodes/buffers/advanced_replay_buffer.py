@@ -13,6 +13,7 @@ from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.demonstrations import required_columns
 from flowrl.nodes.buffers.pacing import check_pacing
 from flowrl.nodes.buffers.replay_buffer import RowReplayBuffer
+from flowrl.nodes.buffers.row_windows import WindowFacts, window_metadata
 from flowrl.nodes.buffers.sampling.prioritised_ring import (
     BOOKKEEPING,
     ROW_METADATA_BYTES,
@@ -83,30 +84,33 @@ class AdvancedReplayBuffer(RowReplayBuffer):
                 "write `origin: true` at the collector",
                 "max_staleness_iters",
             )
+        windows = WindowFacts.of(config, surroundings)
         check_transforms(config.transforms, schema)
-        plan = StoragePlan(config, schema, ROW_METADATA_BYTES)
+        row_bytes = ROW_METADATA_BYTES + windows.row_bytes
+        plan = StoragePlan(config, schema, row_bytes)
         added = dict(BOOKKEEPING) if config.bookkeeping else {}
         added |= {"is_demo": Column("bool")} if with_demos else {}
         needs = {"demos": required_columns(schema), "priorities": {"priority": Column("float32")}}
         return Facts(
-            outs={"batches": {**schema, "weight": Column("float32"), **added}},
+            outs={"batches": {**windows.drawn, "weight": Column("float32"), **added}},
             rows={"batches": config.batch_size},
             ordered={"batches": False},
-            needs_order=frozenset({"data"} if config.transforms else ()),
+            needs_order=frozenset({"data"} if config.transforms or windows.rule else ()),
             needs={port: need for port, need in needs.items() if port in surroundings.inputs},
-            needs_rows={"data": (config.batch_size, "batch_size")},
-            memory_bytes=plan.memory_bytes(ROW_METADATA_BYTES + SAMPLER_BYTES),
+            needs_rows={"data": (config.batch_size + windows.most_waiting, "batch_size")},
+            memory_bytes=plan.memory_bytes(row_bytes + SAMPLER_BYTES),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )
 
     def setup(self) -> None:
         super().setup()
+        self.ring.withhold(self._windows.waiting)  # of an earlier process
         self._pending = PendingBatches(self.ctx.key, "priorities" in self.ctx.inputs)
 
     def _make_ring(self) -> PrioritisedRing:
-        c = self.config
-        return make_ring(c, self.ctx, partial(PrioritisedRing, c.priority, c.alpha))
+        c, more = self.config, window_metadata(self._rule)
+        return make_ring(c, self.ctx, partial(PrioritisedRing, c.priority, c.alpha, metadata=more))
 
     def fire(
         self, data: Batch | None, demos: Batch | None, priorities: PriorityTokens
@@ -125,6 +129,8 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         first, clock = self.ring.written, self.ctx.clock
         collected = collected_at(data.columns, clock)
         self.ring.push(data.columns, train_iters=collected, env_steps=clock.total.env_steps)
+        self._windows.push(data.columns, first)
+        self.ring.withhold(self._windows.waiting)
         self._transforms.push(data.columns, first)
         self.counters.pushes += 1
         self.counters.pushed += len(data)
@@ -190,7 +196,8 @@ class AdvancedReplayBuffer(RowReplayBuffer):
     def metrics(self) -> dict[str, float]:
         """Return the counters, and statistics of the rows of the newest draw."""
         return {
-            **self.counters.metrics("rows", self.count),
+            **self.counters.metrics("rows", self.count + len(self._windows.waiting)),
+            **self._windows.metrics(),
             "expired_rows": self.ring.removed,
             "late_rows": self.counters.late,
             **summary_metrics(self.measured()),

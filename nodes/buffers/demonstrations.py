@@ -10,6 +10,7 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.context import Context
 from flowrl.nodes.buffers.sampling.uniform import UniformSampler
+from flowrl.nodes.nstep import NstepRule, with_summed_rewards
 from flowrl.nodes.origin import ORIGIN_SCHEMA
 
 
@@ -25,15 +26,20 @@ class Demonstrations:
     is one with the probability `share`, so their number varies from batch to batch.
     """
 
-    def __init__(self, context: Context, share: float, mode: str) -> None:
+    def __init__(
+        self, context: Context, share: float, mode: str, rule: NstepRule | None = None
+    ) -> None:
+        """With a rule, the rewards of demonstrations are summed when they arrive."""
         self.node, self.share = context.key, share
         self.expected = "demos" in context.inputs  # whether batches contain demonstrations
         self.table: Batch | None = None
+        self._rule = rule
         self._rng = context.rng("demo_share") if mode == "binomial" else None
 
     def push(self, demos: Batch) -> None:
         self.expected = True
         if len(demos):
+            demos = demos if self._rule is None else with_summed_rewards(demos, self._rule)
             self.table = demos if self.table is None else Batch.concat([self.table, demos])
 
     def rows_of_batches(self, batches: int, batch_size: int) -> list[int]:

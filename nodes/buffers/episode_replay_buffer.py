@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.episodes.segments import segment_bounds
 from flowrl.nodes.buffers.pacing import check_uniform_pacing
 from flowrl.nodes.buffers.replay_buffer import ReplayBuffer
+from flowrl.nodes.buffers.row_windows import RowWindows, WindowFacts, window_metadata
 from flowrl.nodes.buffers.sampling.priority_feedback import (
     COUNTS_BATCHES,
     PriorityTokens,
@@ -21,7 +23,9 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
     priorities_port,
 )
 from flowrl.nodes.buffers.sampling.uniform import requested_size, shortage_error
-from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema
+from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
+from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.nstep import nstep_policy, nstep_rule
 
 FLAG = Column("bool")
 
@@ -32,6 +36,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
     priorities = priorities_port(COUNTS_BATCHES)
 
     class Config(ReplayBuffer.Config):
+        policy: Any = nstep_policy()
         batch_size: int = param(8, "episodes in each batch", ge=1)
         part_steps: int | None = param(
             None, "consecutive rows drawn from each episode; default: all rows", ge=1
@@ -41,22 +46,28 @@ class EpisodeReplayBuffer(ReplayBuffer):
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Describe batches: the columns of the data, and `episode`, the row's episode within the batch."""
-        schema = input_schema(surroundings)
-        plan = StoragePlan(config, schema)
+        schema, windows = input_schema(surroundings), WindowFacts.of(config, surroundings)
+        plan = StoragePlan(config, schema, windows.row_bytes)
         return Facts(
-            outs={"batches": {**schema, "episode": Column("int64")}},
+            outs={"batches": {**windows.drawn, "episode": Column("int64")}},
             needs={"data": {"last": FLAG, "terminated": FLAG, "truncated": FLAG}},
             ordered={"batches": True},
             needs_order=frozenset({"data"}),
-            memory_bytes=plan.memory_bytes(),
+            memory_bytes=plan.memory_bytes(windows.row_bytes),
             checks_numbers=True,
             nondeterministic=plan.nondeterministic(check_uniform_pacing(config, surroundings)),
         )
 
     def setup(self) -> None:
+        self._rule = nstep_rule(self.config.policy, self.ctx.inputs.get("data"))
         super().setup()
+        self._windows = RowWindows(self.ring, self._rule)
         # The number of the first row and the length of each episode, the oldest first.
         self._firsts, self._lengths = self._recover_episodes()
+
+    def _make_ring(self) -> Ring:
+        metadata = window_metadata(self._rule)
+        return make_ring(self.config, self.ctx, partial(Ring, metadata=metadata))
 
     def fire(self, data: Batch | None, priorities: PriorityTokens = None) -> list[Batch]:
         """Store the episodes that arrived, and draw the batches that are due."""
@@ -71,6 +82,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
         begins, ends = self._episode_bounds(data)
         first = self.ring.written
         self.ring.push(data.columns)
+        self._windows.push(data.columns, first)
         self._firsts = np.append(self._firsts, first + begins)
         self._lengths = np.append(self._lengths, ends - begins)
         evicted = int(np.searchsorted(self._firsts, self.ring.oldest))
@@ -89,7 +101,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
         ends = lengths.cumsum()
         episode = np.repeat(np.arange(count), lengths)
         numbers = np.arange(ends[-1]) + np.repeat(firsts - (ends - lengths), lengths)
-        columns = self.ring.take(self.ring.places_of(numbers))
+        columns = self._windows.take(self.ring.places_of(numbers))
         columns["last"][ends - 1] = True
         self.counters.sampled += count
         return Batch({**columns, "episode": episode})
@@ -110,6 +122,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
 
     def clear(self) -> None:
         super().clear()
+        self._windows.clear()
         self._firsts, self._lengths = self._firsts[:0], self._lengths[:0]
 
     def _recover_episodes(self) -> tuple[Array, Array]:
@@ -154,8 +167,9 @@ class EpisodeReplayBuffer(ReplayBuffer):
 
     def state_dict(self) -> dict[str, Any]:
         episodes = {"firsts": self._firsts.copy(), "lengths": self._lengths.copy()}
-        return {**super().state_dict(), **episodes}
+        return {**super().state_dict(), **episodes, "windows": self._windows.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        self._windows.load_state_dict(state["windows"])
         self._firsts, self._lengths = np.array(state["firsts"]), np.array(state["lengths"])

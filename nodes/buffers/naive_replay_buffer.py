@@ -12,6 +12,7 @@ from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.demonstrations import required_columns
 from flowrl.nodes.buffers.pacing import check_uniform_pacing
 from flowrl.nodes.buffers.replay_buffer import RowReplayBuffer
+from flowrl.nodes.buffers.row_windows import WindowFacts, window_metadata
 from flowrl.nodes.buffers.sampling.priority_feedback import (
     COUNTS_BATCHES,
     PriorityTokens,
@@ -40,22 +41,26 @@ class NaiveReplayBuffer(RowReplayBuffer):
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         schema, with_demos = input_schema(surroundings), "demos" in surroundings.inputs
         pacing = check_uniform_pacing(config, surroundings)
+        windows = WindowFacts.of(config, surroundings)
         check_transforms(config.transforms, schema)
-        plan = StoragePlan(config, schema, ROW_METADATA_BYTES)
+        row_bytes = ROW_METADATA_BYTES + windows.row_bytes
+        plan = StoragePlan(config, schema, row_bytes)
+        drawn = windows.drawn
         return Facts(
-            outs={"batches": {**schema, "is_demo": Column("bool")} if with_demos else schema},
+            outs={"batches": {**drawn, "is_demo": Column("bool")} if with_demos else drawn},
             rows={"batches": config.batch_size},
             ordered={"batches": False},
-            needs_order=frozenset({"data"} if config.transforms else ()),
+            needs_order=frozenset({"data"} if config.transforms or windows.rule else ()),
             needs={"demos": required_columns(schema)} if with_demos else {},
-            needs_rows={"data": (config.batch_size, "batch_size")},
-            memory_bytes=plan.memory_bytes(ROW_METADATA_BYTES),
+            needs_rows={"data": (config.batch_size + windows.most_waiting, "batch_size")},
+            memory_bytes=plan.memory_bytes(row_bytes),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(pacing),
         )
 
     def _make_ring(self) -> Ring:
-        return make_ring(self.config, self.ctx, partial(Ring, metadata=ROW_METADATA))
+        metadata = {**ROW_METADATA, **window_metadata(self._rule)}
+        return make_ring(self.config, self.ctx, partial(Ring, metadata=metadata))
 
     def fire(
         self, data: Batch | None, demos: Batch | None = None, priorities: PriorityTokens = None
@@ -73,6 +78,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
         data = as_batch(f"{self.ctx.key}.push", data)
         first = self.ring.written
         self.ring.push(data.columns, train_iters=collected_at(data.columns, self.ctx.clock))
+        self._windows.push(data.columns, first)
         self._transforms.push(data.columns, first)
         self.counters.pushes += 1
         self.counters.pushed += len(data)
@@ -85,7 +91,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
         if self.count < max(1, *agent_rows):
             raise shortage_error(self.ctx.key, max(agent_rows), self.count)
         drawn = self._sampler.draw(self.count, agent_rows)
-        self._last_places = self.ring.places_from_oldest(drawn)
+        self._last_places = self._windows.places_of_drawable(drawn)
         columns = self._transforms.take(self._last_places)
         if self._demos.expected:
             columns = self._demos.join(columns, batch_size, demo_rows, self._sampler)
@@ -94,12 +100,16 @@ class NaiveReplayBuffer(RowReplayBuffer):
 
     @property
     def count(self) -> int:
-        """The number of the agent's rows."""
-        return self.ring.row_count
+        """The number of the agent's rows that can be drawn."""
+        return self._windows.count
 
     def metrics(self) -> dict[str, float]:
         """Return the counters, and the age of the rows of the newest draw."""
-        return {**self.counters.metrics("rows", self.count), **summary_metrics(self.measured())}
+        return {
+            **self.counters.metrics("rows", self.ring.row_count),
+            **self._windows.metrics(),
+            **summary_metrics(self.measured()),
+        }
 
     def measured(self) -> dict[str, Array]:
         arrived = self.ring.metadata["train_iters"][self._last_places]

@@ -77,12 +77,16 @@ class RatioPacer:
     request: the learner's full queue then blocks the buffer, and the buffer blocks the collector.
     """
 
-    def __init__(self, config: Any, context: Context) -> None:
-        """No batch is requested before the first token of priorities, which is empty."""
+    def __init__(self, config: Any, context: Context, most_waiting: int = 0) -> None:
+        """No batch is requested before the first token of priorities, which is empty.
+
+        `most_waiting` of the rows that have arrived may not be drawn yet.
+        """
         self.ratio, self.batch_size = config.samples_per_insert, config.batch_size
         self.band_rows = config.band_rows or DEFAULT_BAND_BATCHES * config.batch_size
         self.ahead_batches = config.ahead_batches or DEFAULT_AHEAD_BATCHES
-        self.first_rows = max(config.first_rows or DEFAULT_FIRST_ROWS, config.batch_size)
+        least_rows = config.batch_size + most_waiting
+        self.first_rows = max(config.first_rows or DEFAULT_FIRST_ROWS, least_rows)
         self.max_batches = config.updates_per_push
         self.requested = 0  # batches; negative where some were emitted without request
         self._context = context
@@ -152,11 +156,11 @@ class RatioPacer:
         self.requested = int(state)
 
 
-def make_pacer(config: Any, context: Context) -> FixedPacer | RatioPacer:
-    """Make the pacer that a buffer's parameters describe."""
+def make_pacer(config: Any, context: Context, most_waiting: int = 0) -> FixedPacer | RatioPacer:
+    """Make the pacer that a buffer's parameters describe; `most_waiting` rows may not be drawn yet."""
     if config.samples_per_insert is None:
         return FixedPacer(config)
-    return RatioPacer(config, context)
+    return RatioPacer(config, context, most_waiting)
 
 
 def check_pacing(config: Any, surroundings: Surroundings) -> str:

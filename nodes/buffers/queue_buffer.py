@@ -15,13 +15,15 @@ from flowrl.nodes.buffers.counters import Counters
 from flowrl.nodes.buffers.pacing import OutputConfig
 from flowrl.nodes.buffers.sampling.uniform import requested_size
 from flowrl.nodes.buffers.storage.plan import input_schema
+from flowrl.nodes.nstep import nstep_policy, nstep_rule, with_summed_rewards
 from flowrl.nodes.row_order import with_marked_end
 
 
 class QueueBuffer(Node):
     """First in, first out, for learners that need new rows. Nothing is dropped.
 
-    Rows keep their order. Where a batch ends within an episode, its final row is marked as `last`.
+    Rows keep their order. Where a batch ends within an episode, its final row is marked as `last`. If the policy sums
+    rewards (`nstep`), windows of rewards end with the token.
     """
 
     may_end_run = False
@@ -29,6 +31,7 @@ class QueueBuffer(Node):
     batches = Out("samples", rate="updates_per_push")
 
     class Config(OutputConfig):
+        policy: Any = nstep_policy()
         size: int = param(20_000, "rows that may wait; the run fails if there are more", ge=1)
         batch_size: int = param(64, "rows in each batch", ge=1)
         max_use: int = param(1, "batches that each row is emitted in", ge=1)
@@ -39,15 +42,19 @@ class QueueBuffer(Node):
             what = f"batches of {config.batch_size} rows are taken from at most {config.size} rows"
             raise UnsoundError(what, "increase `size` or reduce `batch_size`", "batch_size")
         schema = input_schema(surroundings)
+        rule = nstep_rule(config.policy, schema)
+        schema = schema if rule is None else rule.summed_schema(schema)
         return Facts(
             outs={"batches": schema},
             rows={"batches": config.batch_size},
+            needs_order=frozenset({"data"} if rule else ()),
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=config.size * row_bytes(schema),
             checks_numbers=True,
         )
 
     def setup(self) -> None:
+        self._rule = nstep_rule(self.config.policy, self.ctx.inputs.get("data"))
         self._waiting: list[Batch] = []
         self._current: Batch | None = None  # the batch that is being emitted
         self._current_uses = 0  # the number of times that it was emitted
@@ -78,7 +85,8 @@ class QueueBuffer(Node):
                 f"{self.config.size}; emit more rows for each token (`updates_per_push`, `batch_size`)"
             )
         if len(data):
-            self._waiting.append(data)
+            rule = self._rule
+            self._waiting.append(data if rule is None else with_summed_rewards(data, rule))
         self.counters.pushes += 1
         self.counters.pushed += len(data)
         return len(data)
@@ -103,7 +111,7 @@ class QueueBuffer(Node):
         return self.counters.metrics("rows", self.count)
 
     def rows(self) -> Batch:
-        """Return all rows that wait, in order, as a dataset."""
+        """Return all rows that wait, in order, as a dataset; rewards may be summed already."""
         return Batch.concat(self._waiting) if self._waiting else Batch({})
 
     def clear(self) -> None:

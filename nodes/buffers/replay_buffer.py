@@ -22,10 +22,12 @@ from flowrl.core.ports import In, Out
 from flowrl.nodes.buffers.counters import Counters
 from flowrl.nodes.buffers.demonstrations import Demonstrations
 from flowrl.nodes.buffers.pacing import PacingConfig, make_pacer
+from flowrl.nodes.buffers.row_windows import RowWindows
 from flowrl.nodes.buffers.sampling.uniform import UniformSampler, requested_size
 from flowrl.nodes.buffers.storage.plan import StorageConfig, make_ring
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.nodes.buffers.transforms.transform import TransformPipeline
+from flowrl.nodes.nstep import NstepRule, nstep_policy, nstep_rule
 
 
 class ReplayBuffer(Node):
@@ -35,6 +37,7 @@ class ReplayBuffer(Node):
     may_end_run = False
     data = In("samples")
     batches = Out("samples", rate="updates_per_push")
+    _rule: NstepRule | None = None  # by which it sums rewards
 
     class Config(StorageConfig, PacingConfig):
         pass
@@ -42,7 +45,9 @@ class ReplayBuffer(Node):
     def setup(self) -> None:
         """Make the parts. The ring of a mapped storage may already hold rows of an earlier process."""
         self._sampler = UniformSampler(self.ctx.rng("sample"), self.config.replace)
-        self.counters, self.pacer = Counters(), make_pacer(self.config, self.ctx)
+        schema, rule = self.ctx.inputs.get("data"), self._rule
+        waiting = rule.most_waiting(schema) if rule is not None and schema else 0
+        self.counters, self.pacer = Counters(), make_pacer(self.config, self.ctx, waiting)
         self.ring = self._make_ring()
 
     def _make_ring(self) -> Ring:
@@ -125,6 +130,7 @@ class RowReplayBuffer(ReplayBuffer):
     demos = In("samples", optional=True, about="kept for ever, separately from the agent's rows")
 
     class Config(ReplayBuffer.Config):
+        policy: Any = nstep_policy()
         transforms: Any = parts("transform", "applied to rows when they are drawn")
         batch_size: int = param(64, "rows in each batch", ge=1)
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
@@ -135,24 +141,31 @@ class RowReplayBuffer(ReplayBuffer):
         )
 
     def setup(self) -> None:
-        super().setup()
         c = self.config
-        self._transforms = TransformPipeline(c.transforms, self.ring, self.ctx.rng("transforms"))
-        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw)
+        self._rule = nstep_rule(c.policy, self.ctx.inputs.get("data"))
+        super().setup()
+        self._windows = RowWindows(self.ring, self._rule)
+        self._transforms = TransformPipeline(
+            c.transforms, self._windows, self.ctx.rng("transforms")
+        )
+        demo_rule = nstep_rule(c.policy, self.ctx.inputs.get("demos"))
+        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw, demo_rule)
         self._last_places = np.empty(0, np.int64)  # of the newest draw
 
     def push_demos(self, demos: Batch | Rows) -> None:
-        """Store demonstrations for ever."""
+        """Store demonstrations for ever. No window of rewards reaches from one call to the next."""
         self._demos.push(as_batch(f"{self.ctx.key}.push_demos", demos))
 
     def clear(self) -> None:
         """Remove the agent's rows. Demonstrations stay."""
         super().clear()
+        self._windows.clear()
         self._transforms.clear()
 
     def state_dict(self) -> dict[str, Any]:
         return {
             **super().state_dict(),
+            "windows": self._windows.state_dict(),
             "transforms": self._transforms.state_dict(),
             "demos": self._demos.state_dict(),
             "last_places": self._last_places,
@@ -160,6 +173,7 @@ class RowReplayBuffer(ReplayBuffer):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        self._windows.load_state_dict(state["windows"])
         self._transforms.load_state_dict(state["transforms"])
         self._demos.load_state_dict(state["demos"])
         self._last_places = np.array(state["last_places"])

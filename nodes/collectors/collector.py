@@ -18,7 +18,13 @@ from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
 from flowrl.nodes.envs.info import info_schema
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
-from flowrl.nodes.origin import NO_WEIGHTS_VERSION, ORIGIN_SCHEMA, OriginTracker
+from flowrl.nodes.origin import (
+    NO_WEIGHTS_VERSION,
+    ORIGIN_SCHEMA,
+    OriginTracker,
+    collector_number,
+    origin_schema,
+)
 from flowrl.nodes.policy import AnyActMode, Policy, act_mode_state, load_act_mode_state, policy_for
 
 # A policy, one of its act modes, or a function from a seed to an act mode.
@@ -60,9 +66,13 @@ class Collector(Node):
     @classmethod
     def extra_columns(cls, config: Any, policy: Policy, spec: EnvSpec) -> Schema:
         """The columns of rows that depend on the policy, on `origin`, and on the env's `info`."""
-        origin = ORIGIN_SCHEMA if config.origin else {}
         columns = {**policy.collect_columns(), **policy.memory_columns()}
-        return {**columns, **origin, **info_schema(spec)}
+        return {**columns, **cls.origin_columns(config, policy, spec), **info_schema(spec)}
+
+    @classmethod
+    def origin_columns(cls, config: Any, policy: Policy, spec: EnvSpec) -> Schema:
+        """The origin columns of rows."""
+        return origin_schema(spec.count) if config.origin else {}
 
     def setup(self) -> None:
         self.envs = join_managers(self.envs)
@@ -78,10 +88,9 @@ class Collector(Node):
     def _restart(self) -> None:
         """Discard all steps that are in no row yet, and collect from new episodes."""
         self._origin: OriginTracker | None = None
-        if self.config.origin:
-            self._origin = OriginTracker(
-                self.ctx.replica, self.envs.spec().count, self._weights_version
-            )
+        if self.origin_columns(self.config, self.policy, self.envs.spec()):
+            number = collector_number(self.ctx)
+            self._origin = OriginTracker(number, self.envs.spec().count, self._weights_version)
         self._actor = Actor(self.envs, self.policy.memory_columns(), self._origin, self.ctx)
         if self.mode is not None:
             self._actor.set_mode(self.mode, self.policy.collect_columns())
@@ -108,7 +117,7 @@ class Collector(Node):
             self._origin.weights = self._weights_version
 
     def reset_policy(self, policy: ActingPolicy) -> None:
-        """Let another policy act from now on. N-step, discount and columns of the rows stay the same.
+        """Let another policy act from now on. Discount and columns of the rows stay the same.
 
         `policy` is a policy, one of its act modes, or a function that makes one (`policy.collect_mode`).
         """

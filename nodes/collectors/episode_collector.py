@@ -14,13 +14,12 @@ from flowrl.nodes.collectors.collector import Collector, requested_count
 from flowrl.nodes.collectors.episodes import (
     episode_offsets,
     episode_quotas,
-    episode_rows,
     order_by_env,
     play_quotas,
     step_together,
     step_when_ready,
 )
-from flowrl.nodes.collectors.transitions import row_schema
+from flowrl.nodes.collectors.transitions import row_schema, transitions
 from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.origin import OFFSET_COLUMN
 from flowrl.nodes.policy import Policy
@@ -91,7 +90,7 @@ class EpisodeCollector(Collector):
             actor.reset()  # one that has played its quota may be in the middle of an episode
         steps = list(play_quotas(step, quotas, c.most_steps, together))
         columns = order_by_env(steps, actor.count)
-        rows = episode_rows(columns, self.policy.gamma, self.policy.nstep)
+        rows = transitions(columns, self.policy.gamma)
         rows[OFFSET_COLUMN] = episode_offsets(rows["last"])
         episodes = [episode for collected in steps for episode in collected.episodes]
         taken_steps = sum(len(collected.columns["reward"]) for collected in steps)

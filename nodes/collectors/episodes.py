@@ -8,7 +8,6 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.nodes.collectors.actor import Actor, CollectedSteps
-from flowrl.nodes.collectors.transitions import transitions
 
 # Steps the envs or agents that a mask (B,) marks, and returns the steps of some of them.
 StepFunction = Callable[[Array], CollectedSteps]
@@ -101,7 +100,7 @@ def step_when_ready(actor: Actor, least: int) -> StepFunction:
 
 
 def order_by_env(steps: Sequence[CollectedSteps], envs: int) -> dict[str, Array]:
-    """Merge steps into columns (1, N, …), sorted by env and then by time, without failed episodes."""
+    """Merge steps into columns (N, …), sorted by env and then by time, without failed episodes."""
     ids = np.concatenate([np.arange(envs) if s.ids is None else s.ids for s in steps])
     order = np.argsort(ids, kind="stable")
     names = steps[0].columns
@@ -110,7 +109,7 @@ def order_by_env(steps: Sequence[CollectedSteps], envs: int) -> dict[str, Array]
         failed = [np.isin(np.arange(envs) if s.ids is None else s.ids, s.failed) for s in steps]
         kept = _in_valid_episodes(ordered, np.concatenate(failed)[order])
         ordered = {name: array[kept] for name, array in ordered.items()}
-    return {name: array[None] for name, array in ordered.items()}
+    return ordered
 
 
 def _in_valid_episodes(steps: Mapping[str, Array], failed: Array) -> Array:
@@ -118,15 +117,6 @@ def _in_valid_episodes(steps: Mapping[str, Array], failed: Array) -> Array:
     ends = steps["terminated"] | steps["truncated"] | failed
     episode: Array = np.cumsum(ends) - ends
     return ~failed[ends][episode]
-
-
-def episode_rows(steps: Mapping[str, Array], gamma: float, nstep: int) -> dict[str, Array]:
-    """Turn the consecutive steps (1, N, …) of whole episodes into rows (N, …)."""
-    # No window reaches into the next episode, because every episode is complete. The appended steps
-    # only complete the last windows.
-    padded = {n: np.concatenate([a, a[:, :1].repeat(nstep - 1, 1)], 1) for n, a in steps.items()}
-    rows = transitions(padded if nstep > 1 else steps, gamma, nstep)
-    return {name: array[0] for name, array in rows.items()}
 
 
 def episode_offsets(last: Array) -> Array:

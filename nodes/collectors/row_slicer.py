@@ -24,7 +24,6 @@ class RowSlicer:
     """Cuts rows from steps as a policy requires."""
 
     gamma: float
-    nstep: int  # the number of rewards in a row's `reward`
     length: int  # the steps of a slice
     overlap: int  # the steps that a slice shares with the one before it
     unrolls: bool  # whether a row is a whole slice (T, …) instead of a step
@@ -34,25 +33,20 @@ class RowSlicer:
     def for_policy(cls, policy: Policy) -> RowSlicer:
         steps, memory = policy.unroll_steps, frozenset(policy.memory_columns())
         overlap = policy.burn_in_steps if steps else 0
-        return cls(policy.gamma, policy.nstep, steps or 1, overlap, steps is not None, memory)
+        return cls(policy.gamma, steps or 1, overlap, steps is not None, memory)
 
     @property
     def stride(self) -> int:
         """The number of steps from one slice to the next."""
         return self.length - self.overlap
 
-    @property
-    def lookahead(self) -> int:
-        """The number of steps that k slices need beyond k strides."""
-        return self.overlap + self.nstep - 1
-
     def slice_count(self, step_counts: Array) -> int:
         """The number of whole slices in all envs, given each env's number of steps."""
-        return int((np.maximum(step_counts - self.lookahead, 0) // self.stride).sum())
+        return int((np.maximum(step_counts - self.overlap, 0) // self.stride).sum())
 
     def steps_needed(self, slices: int, step_counts: Array) -> int:
         """The number of steps that every env must take to complete this number of slices."""
-        spare = step_counts - self.lookahead
+        spare = step_counts - self.overlap
         steps = max(0, -(-(slices * self.stride - int(spare.sum())) // len(step_counts)))
         while self.slice_count(step_counts + steps) < slices:
             steps += 1
@@ -64,7 +58,7 @@ class RowSlicer:
         The steps of env e go from `begin[e]` to `end`.
         """
         # (B, M): the number of an env's steps up to and including each step
-        position = np.arange(end - self.nstep + 1) - begin[:, None] + 1
+        position = np.arange(end) - begin[:, None] + 1
         ends = (position >= self.length) & ((position - self.overlap) % self.stride == 0)
         time, env = np.nonzero(ends.T)  # by time, then by env
         order = np.argsort(env[:slices], kind="stable")
@@ -74,7 +68,7 @@ class RowSlicer:
         self, steps: Mapping[str, Array], env: Array, first: Array, all_steps: bool
     ) -> dict[str, Array]:
         """Return the rows of slices; `all_steps` says that these are all steps, in their order."""
-        rows = transitions(steps, self.gamma, self.nstep)
+        rows = transitions(steps, self.gamma)
         if self.unrolls:
             return self._unrolls(rows, env, first)
         last_of_env = np.append(env[1:] != env[:-1], True)
@@ -174,8 +168,8 @@ class PendingSteps:
         """Remove the earliest slices and return their rows, sorted by env."""
         if (self.end != self.arrays["reward"].shape[1]).any():
             self.make_room(0)
-        env, first = slicer.choose(self.begin, self.arrays["reward"].shape[1], slices)
-        steps = self.arrays["reward"].shape[1] - slicer.nstep + 1
+        steps = self.arrays["reward"].shape[1]
+        env, first = slicer.choose(self.begin, steps, slices)
         all_steps = not self.begin.any() and len(env) == len(self.begin) * steps
         rows = slicer.rows(self.arrays, env, first, all_steps and not slicer.unrolls)
         self.begin = self.begin + np.bincount(env, minlength=len(self.begin)) * slicer.stride

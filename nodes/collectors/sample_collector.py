@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import field_validator
 
-from flowrl.core.batch import Batch
-from flowrl.core.config import param
+from flowrl.core.batch import Batch, Schema
+from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps
@@ -19,14 +19,20 @@ from flowrl.nodes.collectors.row_slicer import PendingSteps, RowSlicer, sliced_s
 from flowrl.nodes.collectors.transitions import row_schema, step_schema
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode
+from flowrl.nodes.nstep import nstep_of
+from flowrl.nodes.origin import LINK_COLUMNS, origin_schema
+from flowrl.nodes.policy import Policy
 
 
 class SampleCollector(Collector):
     """Each token holds the next `n_sample` env steps, sorted by env and then by time.
 
     A row is one step or, if the policy learns from unrolls, `unroll_steps` steps. No step is lost: if
-    there are more envs than rows left, or an n-step window is incomplete, the step stays pending until
-    the next firing. A step counts when its row is returned, so every firing counts `n_sample` env steps.
+    there are more envs than rows left, the step stays pending until the next firing. A step counts when
+    its row is returned, so every firing counts `n_sample` env steps.
+
+    If the policy that learns sums rewards (`nstep`), a row also says of which env and step it is, so that a
+    buffer finds the next one.
     """
 
     class Config(Collector.Config):
@@ -39,6 +45,12 @@ class SampleCollector(Collector):
         )
         least: int = param(
             1, "`independent`, `ready`: ready envs that a call of the policy waits for", ge=1
+        )
+        learning_policy: Any = part(
+            "policy",
+            "the policy that learns from the rows, for the rewards that it sums; by hand: the one that acts",
+            shared="policy",
+            default=None,
         )
 
         @field_validator("stepping", mode="before")
@@ -53,6 +65,7 @@ class SampleCollector(Collector):
         spec, policy = cls.spec_and_policy(config, surroundings)
         slicer = RowSlicer.for_policy(policy)
         _check_config(config, spec, slicer)
+        _check_policy(policy)
         extra = cls.extra_columns(config, policy, spec)
         why = "envs are stepped as they are ready"
         return Facts(
@@ -64,9 +77,17 @@ class SampleCollector(Collector):
             imports=policy.imported_modules(learn=False),
         )
 
+    @classmethod
+    def origin_columns(cls, config: Any, policy: Policy, spec: EnvSpec) -> Schema:
+        if config.origin or nstep_of(config.learning_policy or policy) == 1:
+            return super().origin_columns(config, policy, spec)
+        columns = origin_schema(spec.count)
+        return {name: columns[name] for name in LINK_COLUMNS}
+
     def setup(self) -> None:
         super().setup()
         _check_config(self.config, self.envs.spec(), self._slicer)
+        _check_policy(self.policy)
 
     def _restart(self) -> None:
         super()._restart()
@@ -156,6 +177,12 @@ def _check_config(config: Any, spec: EnvSpec, slicer: RowSlicer) -> None:
         raise UnsoundError(
             f"there are {spec.count} envs, fewer than `least`", "take fewer", "least"
         )
+
+
+def _check_policy(policy: Policy) -> None:
+    if policy.nstep > 1 and policy.unroll_steps is not None:
+        what = f"{type(policy).__name__} learns from unrolls, whose rewards nothing sums"
+        raise UnsoundError(what, "let it sum them itself, and give it `nstep: 1`", "policy")
 
 
 def _partial_unrolls(n: int, slicer: RowSlicer) -> str:

@@ -12,9 +12,10 @@ from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import Out
 from flowrl.nodes.datasets.formats import format_of
-from flowrl.nodes.datasets.metadata import require_same_returns
+from flowrl.nodes.datasets.metadata import require_fitting_rewards
 from flowrl.nodes.datasets.row_checks import require_valid_rows
 from flowrl.nodes.envs.agent_rows import env_spec
+from flowrl.nodes.nstep import link_schema, with_links
 from flowrl.nodes.observations import columns_under
 from flowrl.nodes.returns import bootstrap_discount
 from flowrl.nodes.row_order import LAST, with_marked_end
@@ -52,7 +53,8 @@ class DatasetReader(Node):
         schema, available = format_of(path).read_schema(path)
         if _lacks_discount(schema, config.policy):
             schema = {**schema, "discount": Column("float32")}
-        require_same_returns(config.path, format_of(path).read_metadata(path), config.policy)
+        schema = link_schema(schema, config.policy)
+        require_fitting_rewards(config.path, format_of(path).read_metadata(path), config.policy)
         rows = min(available, config.rows or available)
         memory_bytes = rows * row_bytes(schema)
         return Facts(
@@ -75,6 +77,7 @@ class DatasetReader(Node):
         if _lacks_discount(table, self.config.policy):
             gamma = float(self.config.policy.config.gamma)
             table = table.replace(discount=bootstrap_discount(gamma, table["terminated"]))
+        table = with_links(table, link_schema(table.schema, self.config.policy))
         self._empty_table = Batch({name: array[:0].copy() for name, array in table.columns.items()})
         return table
 

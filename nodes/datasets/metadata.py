@@ -1,4 +1,4 @@
-"""The metadata of datasets: facts of columns, and how rewards were summed."""
+"""The metadata of datasets: facts of columns and of rewards."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from flowrl.core.config import PartSpec
 from flowrl.core.json_text import parse_object
 from flowrl.core.node import UnsoundError
 from flowrl.core.plain_data import DataCodec
+from flowrl.nodes.nstep import rewards_summed
 
 ARRAY_NAME = "__flowrl__"  # the name of the array of bytes that contains the metadata as JSON
 COLUMN_FACTS = ("n", "low", "high", "frames")  # the facts of a column apart from dtype and shape
@@ -21,7 +22,10 @@ COLUMN_FACTS = ("n", "low", "high", "frames")  # the facts of a column apart fro
 
 @dataclass(frozen=True, slots=True)
 class DatasetMetadata:
-    """The metadata of a dataset: facts of columns, by name; and `nstep` and `gamma` of the policy of the rows."""
+    """The metadata of a dataset: facts of columns, by name; and of its rows.
+
+    The facts of rows are how many rewards each sums (`nstep`), and the discount (`gamma`) of the policy they are for.
+    """
 
     columns: Mapping[str, Mapping[str, Any]]
     rows: Mapping[str, float]
@@ -50,7 +54,7 @@ def metadata_of(schema: Schema | None, policy: Any) -> DatasetMetadata:
         for name, column in (schema or {}).items()
     }
     columns = {name: known for name, known in facts.items() if known}
-    return DatasetMetadata(columns, return_parameters(policy))
+    return DatasetMetadata(columns, {"nstep": rewards_summed(schema or {}), **_gamma_of(policy)})
 
 
 def decode_metadata(array: Array) -> DatasetMetadata:
@@ -62,23 +66,29 @@ def decode_metadata(array: Array) -> DatasetMetadata:
         raise ValueError(f"its metadata is malformed: {error}") from error
 
 
-def return_parameters(policy: Any) -> dict[str, float]:
-    """Return the parameters `nstep` and `gamma` of a policy, by which its rows sum rewards, if it has them."""
-    config = policy.config if policy is not None else None
-    return {k: getattr(config, k) for k in ("nstep", "gamma") if hasattr(config, k)}
-
-
-def require_same_returns(path: str, found: DatasetMetadata, policy: PartSpec | Any | None) -> None:
-    """Refuse rows whose nstep or gamma differ from the policy's, which would learn wrong values."""
-    expected = return_parameters(policy)
-    for name in expected.keys() & found.rows.keys():
-        if found.rows[name] != expected[name]:
+def require_fitting_rewards(
+    path: str, found: DatasetMetadata, policy: PartSpec | Any | None
+) -> None:
+    """Refuse rows whose rewards are summed, and rows of another gamma than the policy's."""
+    if (nstep := found.rows.get("nstep", 1)) != 1:
+        raise UnsoundError(
+            f"the rows of '{path}' sum {nstep} rewards each; expected rows of one reward, which buffers sum",
+            "record them again, from a collector or an evaluator",
+            "path",
+        )
+    for name, expected in _gamma_of(policy).items():
+        if found.rows.get(name, expected) != expected:
             raise UnsoundError(
-                f"the rows of '{path}' have {name} {found.rows[name]}, but the policy has "
-                f"{name} {expected[name]}",
+                f"the rows of '{path}' have {name} {found.rows[name]}, but the policy has {name} {expected}",
                 "record them with this policy, or write `policy: null` to skip this check",
                 "path",
             )
+
+
+def _gamma_of(policy: PartSpec | Any | None) -> dict[str, float]:
+    """Return the discount of a policy as `gamma`, if it has one."""
+    gamma = getattr(getattr(policy, "config", None), "gamma", None)
+    return {} if gamma is None else {"gamma": gamma}
 
 
 def _column_facts(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def write(path: Path, table: Batch, metadata: DatasetMetadata = NO_METADATA) -> 
     """
     if (nstep := metadata.rows.get("nstep", 1)) != 1:
         what = f"the rows sum {nstep} rewards each, so they are not steps of episodes"
-        raise UnsoundError(what, "record them with `nstep: 1`", "path")
+        raise UnsoundError(what, "record them from a collector or an evaluator", "path")
     required = ("action", "reward", "terminated", "truncated", "last")
     missing = [name for name in required if name not in table]
     if missing:

@@ -16,9 +16,9 @@ from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps
 from flowrl.nodes.collectors.collector import requested_count
-from flowrl.nodes.collectors.episodes import episode_rows, order_by_env
+from flowrl.nodes.collectors.episodes import order_by_env
 from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
-from flowrl.nodes.collectors.transitions import row_schema
+from flowrl.nodes.collectors.transitions import row_schema, transitions
 from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.agent_rows import env_spec
@@ -249,7 +249,7 @@ class Evaluator(Node):
         policy, spec = self.policy, self.envs.spec()
         ordered = order_by_env(steps, spec.count)
         columns = row_schema(policy.obs, policy.action, info_schema(spec))
-        rows = flatten_columns(episode_rows(ordered, policy.gamma, policy.nstep))
+        rows = flatten_columns(transitions(ordered, policy.gamma))
         return Batch({name: rows[name] for name in columns})
 
 

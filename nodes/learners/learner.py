@@ -23,6 +23,7 @@ from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights
 from flowrl.nodes.learners.warm_start import load_networks, read_learner_state
 from flowrl.nodes.models.saved_weights import check_no_nan
+from flowrl.nodes.nstep import nstep_rule, with_summed_rewards
 from flowrl.nodes.policy import policy_for_rows
 
 
@@ -54,7 +55,9 @@ class Learner(Node):
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        policy = policy_for_rows(config.policy, surroundings.inputs["data"] or {})
+        schema = surroundings.inputs["data"] or {}
+        policy = policy_for_rows(config.policy, schema)
+        sums = nstep_rule(policy, schema) is not None
         _check_begin(config)
         _check_averaged(config, surroundings)
         return Facts(
@@ -63,7 +66,7 @@ class Learner(Node):
             sequences={"data": policy.sequence_settings()},
             acts_on=dict.fromkeys(("weights", "averaged"), policy.weights_columns()),
             on_policy=policy.on_policy,
-            needs_order=frozenset({"data"} if policy.needs_order else ()),
+            needs_order=frozenset({"data"} if policy.needs_order or sums else ()),
             imports=policy.imported_modules(learn=True),
         )
 
@@ -75,7 +78,10 @@ class Learner(Node):
         return GreedyPolicy(policy_for_rows(config.policy, inputs.get("data") or {}), weights)
 
     def setup(self) -> None:
-        self.policy = policy_for_rows(self.config.policy, self.ctx.inputs.get("data") or {})
+        schema = self.ctx.inputs.get("data") or {}
+        self.policy = policy_for_rows(self.config.policy, schema)
+        # By hand, batches are those of a buffer, which has summed their rewards.
+        self._rule = nstep_rule(self.policy, schema) if schema else None
         self.mode = self.policy.learn_mode(self.ctx.seed_for("learn"))
         hooks: list[Hook] = configured_parts(self.config, "hooks", Hook)
         self.hooks = sorted(hooks, key=lambda hook: hook.config.priority)
@@ -93,7 +99,12 @@ class Learner(Node):
             self._begin_with(Path(self.config.begin_with))
 
     def fire(self, data: Batch) -> Batch | None:
-        """Do one train iteration; return the priorities of its rows, if the policy has any."""
+        """Do one train iteration; return the priorities of its rows, if the policy has any.
+
+        If the rows come without a buffer that sums their rewards (`nstep`), windows of rewards end with the token.
+        """
+        if self._rule is not None:
+            data = with_summed_rewards(data, self._rule)
         if not self._is_running:
             self._is_running = True
             for hook in self.hooks:

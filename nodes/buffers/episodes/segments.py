@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,10 @@ def segment_bounds(last: Array) -> tuple[Array, Array]:
     return np.append(0, ends[:-1])[: len(ends)], ends
 
 
-def recovered_columns(ring: Ring) -> tuple[dict[str, Array], int]:
-    """Read the columns that an index needs of rows that an earlier process left, and the number of the first row."""
+def recovered_columns(ring: Ring, names: Iterable[str] = ()) -> tuple[dict[str, Array], int]:
+    """Read `names` and the columns by which rows of an earlier process are followed; and the first row's number."""
     numbers = np.arange(ring.oldest, ring.written)
-    names = {"last", "terminated", "truncated", *ORIGIN_SCHEMA} & set(ring.columns)
+    names = {"last", "terminated", "truncated", *ORIGIN_SCHEMA, *names} & set(ring.columns)
     return ring.take(ring.places_of(numbers), names), int(numbers[0])
 
 

@@ -37,10 +37,19 @@ ONE = np.int32(1)  # of the dtype of "use": numpy adds a Python int ten times sl
 class PrioritisedRing(Ring):
     """Keeps rows with priorities. A new row gets the highest priority that any row ever had."""
 
-    def __init__(self, sampler: str, alpha: float, size: int, **storage: Any) -> None:
-        """`storage` are the other parameters of a ring, except for its metadata."""
-        super().__init__(size, metadata=ROW_METADATA, **storage)
+    def __init__(
+        self,
+        sampler: str,
+        alpha: float,
+        size: int,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        **storage: Any,
+    ) -> None:
+        """`storage` are the other parameters of a ring."""
+        super().__init__(size, metadata={**ROW_METADATA, **(metadata or {})}, **storage)
         self.live = 0  # rows that can be drawn
+        self.withheld = np.empty(0, np.int64)  # the numbers of rows that cannot be drawn yet
         self.removed = 0  # rows that were removed before they were overwritten
         self._sampler_kind, self._alpha = sampler, alpha
         self._highest = 1.0
@@ -61,6 +70,20 @@ class PrioritisedRing(Ring):
             self.sampler.fill(part, self._highest)
         self._remove_evicted(oldest)
         return parts
+
+    def withhold(self, numbers: Array) -> None:
+        """Let these rows, and no others, wait until they can be drawn. Then they get the highest priority so far."""
+        before, self.withheld = self.withheld, numbers
+        released = before[~np.isin(before, numbers) & (before >= self.oldest)]
+        if len(released):
+            places = self.places_of(released)
+            self.sampler.set(places, np.full(len(places), self._highest))
+            self.metadata["priority"][places] = self._highest
+            self.live += len(places)
+        withheld = numbers[~np.isin(numbers, before)]
+        if len(withheld):
+            self.sampler.remove(self.places_of(withheld))
+            self.live -= len(withheld)
 
     def draw(
         self, rng: np.random.Generator, batches: int, rows: int, replace: bool, beta: float
@@ -102,9 +125,11 @@ class PrioritisedRing(Ring):
         return {name: found[name] for name in ("use", "priority", "age_iters")}
 
     def in_order(self) -> dict[str, Array]:
-        """Return all live rows, the oldest first."""
+        """Return all rows that were not removed, the oldest first."""
         places = self.held_places()
-        return self.take(places[self.sampler.live(places)])
+        kept = self.sampler.live(places)
+        kept[self.withheld - self.oldest] = True
+        return self.take(places[kept])
 
     def count_use(self, places: Array, max_use: int | None) -> None:
         """Count a draw of these rows, and remove those that were drawn `max_use` times."""
@@ -133,13 +158,14 @@ class PrioritisedRing(Ring):
     def clear(self) -> None:
         super().clear()
         self.sampler.clear()
-        self.live = 0
+        self.live, self.withheld = 0, self.withheld[:0]
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "ring": super().state_dict(),
             "priorities": self.sampler.state_dict(self.used_places),
             "counts": (self.live, self.removed),
+            "withheld": self.withheld,
             "highest": self._highest,
         }
 
@@ -153,6 +179,7 @@ class PrioritisedRing(Ring):
         self._make_sampler()
         self.sampler.load_state_dict(state["priorities"])
         self.live, self.removed = state["counts"]
+        self.withheld = np.array(state["withheld"])
         self._highest = float(state["highest"])
 
     def _remove_evicted(self, oldest: int) -> None:

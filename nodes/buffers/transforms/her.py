@@ -19,6 +19,7 @@ from flowrl.nodes.buffers.transforms.transform import (
     policy_gamma,
 )
 from flowrl.nodes.envs.info import PREFIX
+from flowrl.nodes.nstep import columns_of_end
 from flowrl.nodes.returns import bootstrap_discount
 
 # From achieved and desired goals (n, …), and the columns of `info` (n, …) if it takes `info`, to values (n,).
@@ -29,10 +30,11 @@ class Her(Transform):
     """Gives k of k + 1 drawn rows, on average, another goal and the reward for it.
 
     The goal is one that was achieved in the same episode: with `future` after the row's own or a later step, with
-    `final` after the last step, and with `episode` after any step.
+    `final` after the last step, and with `episode` after any step. If the policy sums rewards (`nstep`), all rewards of
+    the row's window are those for its new goal.
     """
 
-    sums_rewards = True
+    computes_rewards = True
 
     class Config(DiscountingConfig):
         reward: str = param(
@@ -78,15 +80,28 @@ class Her(Transform):
         numbers = rows.numbers[chosen]
         goal_rows = rows.segments.offset_rows(numbers, self._steps_to_goal(rows, numbers))
         goals = rows.stored(next_achieved, goal_rows)
-        achieved = rows[next_achieved][chosen]
         for name in (desired, next_desired):
             rows[name] = _replaced(rows[name], chosen, goals)
+        self._relabel_rewards(rows, chosen, goals)
+
+    def _relabel_rewards(self, rows: SampledRows, chosen: Array, goals: Array) -> None:
+        """Sum the rewards for the goals (k, …) over the windows of the chosen rows (k,)."""
+        c, next_achieved = self.config, self._goal_columns()[2]
+        window, exists = rows.windows_of(rows.numbers[chosen])  # (k, n)
+        achieved = rows.stored(next_achieved, window)
+        desired = np.broadcast_to(goals[:, None], achieved.shape)
         names = [name for name in rows.names if name.startswith(PREFIX)]
-        info = {name.removeprefix(PREFIX): rows[name][chosen] for name in names}
-        rewards = _call(c.reward, achieved, goals, info)
-        rows["reward"] = _replaced(rows["reward"], chosen, rewards)
+        info = {name.removeprefix(PREFIX): rows.stored(name, window) for name in names}
+        reward = _call(c.reward, achieved, desired, info)
         if c.terminated is not None:
-            self._set_terminated(rows, chosen, _call(c.terminated, achieved, goals, info))
+            terminated = _call(c.terminated, achieved, desired, info).astype(bool)
+            steps = _rows_until(terminated, exists)
+            self._end_windows(rows, chosen, window, terminated, steps, steps < exists.sum(1))
+            exists = np.arange(window.shape[1]) < steps[:, None]
+        total = np.zeros(len(chosen))
+        for j in range(window.shape[1]):
+            total += rows.gamma**j * exists[:, j] * reward[:, j]
+        rows["reward"] = _replaced(rows["reward"], chosen, total)
 
     def _steps_to_goal(self, rows: SampledRows, numbers: Array) -> Array:
         """Draw how many rows later (negative: earlier) the new goal of each row was achieved."""
@@ -98,11 +113,24 @@ class Her(Transform):
         before = rows.segments.count_before(numbers)
         return rows.rng.integers(-before, after + 1)
 
-    def _set_terminated(self, rows: SampledRows, chosen: Array, terminated: Array) -> None:
-        flags = _replaced(rows["terminated"], chosen, terminated)
-        gamma = policy_gamma("her", self.config.policy)
-        rows["terminated"] = flags
-        discount = bootstrap_discount(gamma, flags[chosen])
+    def _end_windows(
+        self,
+        rows: SampledRows,
+        chosen: Array,
+        window: Array,
+        terminated: Array,
+        steps: Array,
+        shortened: Array,
+    ) -> None:
+        """Set what belongs to the ends of the windows: flags of termination, and more where they are shortened."""
+        k = np.arange(len(chosen))
+        end, flags = window[k, steps - 1], terminated[k, steps - 1]
+        for name in columns_of_end(rows.names):
+            if shortened.any() and name != self._goal_columns()[1]:
+                earlier = rows.stored(name, end[shortened])
+                rows[name] = _replaced(rows[name], chosen[shortened], earlier)
+        rows["terminated"] = _replaced(rows["terminated"], chosen, flags)
+        discount = bootstrap_discount(policy_gamma("her", self.config.policy), flags, steps)
         rows["discount"] = _replaced(rows["discount"], chosen, discount)
 
     def _goal_columns(self) -> tuple[str, str, str, str]:
@@ -123,6 +151,12 @@ def _replaced(column: Array, rows: Array, values: Array) -> Array:
     return copy
 
 
+def _rows_until(terminated: Array, exists: Array) -> Array:
+    """Count the rows (k,) of windows (k, n) up to the first that terminates; all that exist if none does."""
+    first = np.where(terminated.any(1), terminated.argmax(1) + 1, terminated.shape[1])
+    return np.minimum(first, exists.sum(1))
+
+
 def _takes_info(function: GoalFunction) -> bool:
     try:
         return "info" in signature(function).parameters
@@ -131,16 +165,20 @@ def _takes_info(function: GoalFunction) -> bool:
 
 
 def _call(path: str, achieved: Array, desired: Array, info: Mapping[str, Array]) -> Array:
-    """Call a user's function, which must return one value for each row."""
-    function = _import_function(path)
-    named = {"info": info} if _takes_info(function) else {}
-    values = np.asarray(function(achieved, desired, **named))
-    if values.shape != (len(achieved),):
+    """Call a user's function with the goals (k, n, …) of all rows, and return one value for each (k, n)."""
+    function, shape = _import_function(path), achieved.shape[:2]
+
+    def flat(column: Array) -> Array:
+        return column.reshape(-1, *column.shape[2:])
+
+    named = {"info": {k: flat(v) for k, v in info.items()}} if _takes_info(function) else {}
+    values = np.asarray(function(flat(achieved), flat(desired), **named))
+    if values.shape != (shape[0] * shape[1],):
         raise ValueError(
-            f"her: {path} returned the shape {values.shape} for {len(achieved)} goals; "
+            f"her: {path} returned the shape {values.shape} for {shape[0] * shape[1]} goals; "
             "return one value for each goal"
         )
-    return values
+    return values.reshape(shape)
 
 
 def _import_function(path: str) -> GoalFunction:

@@ -1,4 +1,4 @@
-"""Transforms change rows when they are drawn: n-step returns, hindsight goals.
+"""Transforms change rows when they are drawn, such as to hindsight goals.
 
 Stored rows never change. A transform of your own is a subclass of `Transform`, named by its import path.
 """
@@ -15,21 +15,26 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, part
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.buffers.episodes.segments import SegmentIndex, recovered_columns
-from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.buffers.row_windows import RowWindows
+from flowrl.nodes.nstep import columns_of_end
 
 
 class SampledRows:
     """The rows of a draw. A column is gathered when it is first read, so that no column is gathered needlessly."""
 
     def __init__(
-        self, ring: Ring, segments: SegmentIndex, numbers: Array, rng: np.random.Generator
+        self, windows: RowWindows, segments: SegmentIndex, places: Array, rng: np.random.Generator
     ) -> None:
-        self.numbers = numbers  # (W,) the numbers of the drawn rows
+        self.numbers = windows.ring.numbers_of(places)  # (W,) the numbers of the drawn rows
         self.segments = segments  # finds the rows before and after a row in its episode
         self.rng = rng  # for random draws of transforms
-        self._ring = ring
+        self._ring, self._windows = windows.ring, windows
         self._sources: dict[str, Array] = {}  # columns that are taken from other rows
         self._columns: dict[str, Array] = {}
+        if windows.rule is not None:
+            self._columns = windows.summed(places)
+            ends = self._ring.numbers_of(windows.ends(places))
+            self._sources = dict.fromkeys(columns_of_end(windows.names), ends)
 
     def __getitem__(self, name: str) -> Array:
         """A column (W, …) after the transforms that have been applied."""
@@ -48,24 +53,35 @@ class SampledRows:
 
     @property
     def names(self) -> list[str]:
-        return list(self._ring.columns)
+        return self._windows.names
 
-    def take_from(self, names: Sequence[str], rows: Array) -> None:
-        """Take these columns from other rows (W,)."""
-        self._sources.update(dict.fromkeys(names, rows))
+    @property
+    def gamma(self) -> float:
+        """The discount of the rewards of a window; 1 if a window is one row."""
+        rule = self._windows.rule
+        return 1.0 if rule is None else rule.gamma
+
+    def windows_of(self, rows: Array) -> tuple[Array, Array]:
+        """Return the rows (W, nstep) of the window of each row (W,), and which of them exist.
+
+        Beyond the end of a window, its last row is repeated. Without n-step rewards, a window is the row itself.
+        """
+        rule = self._windows.rule
+        return self.segments.follow(rows, 1 if rule is None else rule.nstep)
 
     def columns(self) -> dict[str, Array]:
         """Return all columns. Columns that no transform read are gathered now."""
-        rest = [name for name in self._ring.columns if name not in self._columns | self._sources]
+        names = self.names
+        rest = [name for name in names if name not in self._columns | self._sources]
         gathered = self._ring.take(self._ring.places_of(self.numbers), rest)
-        return {k: gathered[k] if k in gathered else self[k] for k in self._ring.columns}
+        return {k: gathered[k] if k in gathered else self[k] for k in names}
 
 
 class Transform(Part):
     """Changes rows when they are drawn; the stored rows stay as they are."""
 
     kind = "transform"
-    sums_rewards: ClassVar[bool] = False  # computes `reward` from stored rewards
+    computes_rewards: ClassVar[bool] = False  # replaces `reward`
 
     def check(self, schema: Schema) -> None:
         """Raise `UnsoundError` if the transform cannot work on rows with these columns."""
@@ -85,17 +101,11 @@ class DiscountingConfig(BaseConfig):
 
 
 def policy_gamma(transform: str, policy: Any) -> float:
-    """Return the discount of the policy, whose rows must have one reward each."""
+    """Return the discount of the policy."""
     config: Any = getattr(policy, "config", None)
     if not hasattr(config, "gamma"):
         raise UnsoundError(
             f"{transform} needs a policy with `gamma`", "give it a `policy`", "policy"
-        )
-    if getattr(config, "nstep", 1) != 1:
-        raise UnsoundError(
-            f"{transform} needs rows of one reward, but the policy's rows sum {config.nstep} rewards",
-            "write `nstep: 1` in the policy",
-            "policy",
         )
     return float(config.gamma)
 
@@ -103,24 +113,25 @@ def policy_gamma(transform: str, policy: Any) -> float:
 class TransformPipeline:
     """The transforms of one buffer, applied in order, and the segments of its rows."""
 
-    def __init__(self, transforms: Sequence[Any], ring: Ring, rng: np.random.Generator) -> None:
+    def __init__(
+        self, transforms: Sequence[Any], windows: RowWindows, rng: np.random.Generator
+    ) -> None:
         self.transforms = make_transforms(transforms)
-        self._ring, self._rng, self._segments = ring, rng, SegmentIndex()
-        if ring.row_count:  # rows of an earlier process
-            self.push(*recovered_columns(ring))
+        self._windows, self._rng, self._segments = windows, rng, SegmentIndex()
+        if windows.ring.row_count:  # rows of an earlier process
+            self.push(*recovered_columns(windows.ring))
 
     def push(self, columns: Mapping[str, Array], first: int) -> None:
         """Add rows that were pushed into the ring, the first of which has the number `first`."""
         if self.transforms and len(columns["last"]):
             self._segments.push(columns, first)
-            self._segments.forget_before(self._ring.oldest)
+            self._segments.forget_before(self._windows.ring.oldest)
 
     def take(self, places: Array) -> dict[str, Array]:
         """Return the rows at these places, transformed."""
         if not self.transforms:
-            return self._ring.take(places)
-        numbers = self._ring.numbers_of(places)
-        rows = SampledRows(self._ring, self._segments, numbers, self._rng)
+            return self._windows.take(places)
+        rows = SampledRows(self._windows, self._segments, places, self._rng)
         for transform in self.transforms:
             transform.apply(rows)
         return rows.columns()
@@ -145,7 +156,7 @@ class TransformPipeline:
 class _RowTransform(Protocol):
     """The interface that the pipeline uses; a transform that is passed without a graph need not be a `Transform`."""
 
-    sums_rewards: ClassVar[bool]
+    computes_rewards: ClassVar[bool]
 
     def check(self, schema: Schema) -> None: ...
 
@@ -162,9 +173,9 @@ def check_transforms(transforms: Sequence[Any], schema: Schema) -> None:
     made = make_transforms(transforms)
     for transform in made:
         transform.check(schema)
-    if sum(t.sums_rewards for t in made) > 1:
+    if sum(t.computes_rewards for t in made) > 1:
         raise UnsoundError(
-            "two transforms compute rewards, each from the stored rewards",
+            "two transforms compute rewards, and the second replaces those of the first",
             "keep one of them",
             "transforms",
         )

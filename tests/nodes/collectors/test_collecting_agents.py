@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import flowrl
+from flowrl.core.batch import Batch
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
@@ -19,6 +20,7 @@ from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.evaluators.evaluation import play_episodes
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.nstep import NstepRule, with_summed_rewards
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from tests.nodes.collectors.recurrent_toy_policy import StepCountingPolicy
@@ -136,11 +138,14 @@ def test_steps_without_an_agent_are_not_counted_as_dropped() -> None:
 def test_nstep_windows_end_with_the_episode_of_the_agent() -> None:
     node = collector(n_sample=30, policy_params={"nstep": 3, "gamma": 0.5})
     tokens = [node.fire(weights(0)) for _ in range(6)]
-    for agent_id, rows in enumerate(rows_by_agent(tokens)):
-        steps = scripted_rows(agent_id % 3, 20)
+    together = Batch.concat(tokens)
+    summed = with_summed_rewards(together, NstepRule(3, 0.5))
+    summed = summed.replace(**{"origin/env": together["origin/env"]})
+    for agent_id, rows in enumerate(rows_by_agent([summed])):
+        steps = scripted_rows(agent_id % 3, 20)[: len(rows)]
         for at, (obs, reward, next_obs, ended) in enumerate(rows):
             window = steps[at : at + 3]
-            end = next((k for k, step in enumerate(window) if step[3]), 2)
+            end = next((k for k, step in enumerate(window) if step[3]), len(window) - 1)
             assert obs == window[0][0]
             assert reward == sum(0.5**k * window[k][1] for k in range(end + 1))
             assert (next_obs, ended) == window[end][2:]

@@ -1,4 +1,4 @@
-"""The sample collector against an implementation that computes row by row, over envs, windows and tokens."""
+"""The sample collector against an implementation that computes row by row, over envs and tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -52,37 +51,20 @@ def all_steps(seeds: list[int], length: int | None, ends: str) -> list[Step]:
     return steps
 
 
-def make_row(steps: list[Step], k: int, nstep: int) -> dict[str, Any]:
-    """The row of step k, which sums rewards until the window or the episode ends."""
-    reward, discount, end = 0.0, 1.0, k
-    for j in range(k, k + nstep):
-        reward += discount * steps[j].reward
-        discount *= GAMMA
-        end = j
-        if steps[j].terminated or steps[j].truncated:
-            break
-    at, last = steps[k], steps[end]
-    return {
-        "obs": at.obs,
-        "logp": at.logp,
-        "reward": reward,
-        "next_obs": last.next_obs,
-        "terminated": last.terminated,
-        "truncated": last.truncated,
-        "discount": 0.0 if last.terminated else discount,
-        "last": at.terminated or at.truncated,
-    }
+def make_row(step: Step) -> dict[str, Any]:
+    """The row of a step, which has one reward."""
+    row = step._asdict()
+    discount = 0.0 if step.terminated else GAMMA
+    return {**row, "discount": discount, "last": step.terminated or step.truncated}
 
 
-def make_tokens(
-    steps_by_env: list[list[Step]], token_sizes: list[int], nstep: int
-) -> list[list[dict]]:
+def make_tokens(steps_by_env: list[list[Step]], token_sizes: list[int]) -> list[list[dict]]:
     """The rows of all tokens: envs take turns, step by step; the rows of a token are sorted by env."""
     order = ((t, env) for t in range(10**9) for env in range(len(steps_by_env)))
     tokens = []
     for n in token_sizes:
         chosen = sorted((env, t) for t, env in islice(order, n))
-        rows = [make_row(steps_by_env[env], t, nstep) for env, t in chosen]
+        rows = [make_row(steps_by_env[env][t]) for env, t in chosen]
         for k, (env, _) in enumerate(chosen):
             if k + 1 == n or chosen[k + 1][0] != env:
                 rows[k]["last"] = True
@@ -111,23 +93,23 @@ def test_rows_equal_those_of_the_slow_implementation(
     node = collector(count, 1, nstep, seed, length=length, ends=ends)
     tokens = [node.collect(n) for n in token_sizes]
     steps_by_env = [all_steps(env.seeds, length, ends) for env in node.envs.local_envs.envs]
-    for token, rows in zip(tokens, make_tokens(steps_by_env, token_sizes, nstep), strict=True):
+    for token, rows in zip(tokens, make_tokens(steps_by_env, token_sizes), strict=True):
         assert_rows_equal(token, rows)
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 6), st.integers(1, 11), st.integers(1, 4), st.integers(0, 2**62))
+@given(st.integers(1, 6), st.integers(1, 11), st.integers(0, 2**62))
 def test_every_firing_counts_its_rows_even_if_envs_do_not_divide_them(
-    count: int, n_sample: int, nstep: int, seed: int
+    count: int, n_sample: int, seed: int
 ) -> None:
-    node = collector(count, n_sample, nstep, seed)
+    node = collector(count, n_sample, 3, seed)
     for _ in range(4):
         batch = node.fire(weights(0))
         assert len(batch) == n_sample == node.ctx.take_count().env_steps
     stepped = sum(
         env.t + sum(1 + s % 5 for s in env.seeds[:-1]) for env in node.envs.local_envs.envs
     )
-    assert 4 * n_sample <= stepped < 4 * n_sample + count * nstep  # no more steps than necessary
+    assert 4 * n_sample <= stepped < 4 * n_sample + count  # no more steps than necessary
 
 
 @settings(max_examples=30, deadline=None)
@@ -141,11 +123,8 @@ def test_episodes_are_counted_when_they_end(count: int, n: int, seed: int) -> No
     assert counted == sum(len(env.seeds) - 1 for env in node.envs.local_envs.envs)
 
 
-@pytest.mark.parametrize("nstep", [1, 3])
-def test_each_row_has_the_action_of_the_weights_that_acted(nstep: int) -> None:
-    """The steps that only complete a firing's windows are rows of the next firing."""
-    node = collector(1, 4, nstep, seed=3, length=50)
+def test_each_row_has_the_action_of_the_weights_that_acted() -> None:
+    node = collector(1, 4, 3, seed=3, length=50)
     first, second = node.fire(weights(1)), node.fire(weights(2))
     assert first["action"].tolist() == [1] * 4
-    already = nstep - 1  # steps of the first firing that only complete its windows
-    assert second["action"].tolist() == [1] * already + [2] * (4 - already)
+    assert second["action"].tolist() == [2] * 4

@@ -24,10 +24,12 @@ from tests.nodes.toy_policies import Toy, weights
 LENGTHS = [[3, 5], [2], [7, 1]]
 
 
-def sample_collector(envs: Any, policy: type[Policy] = Toy, **params: Any) -> Any:
+def sample_collector(
+    envs: Any, policy: type[Policy] = Toy, n_sample: int = 8, **params: Any
+) -> Any:
     spec = envs.spec()
-    made = policy(obs=spec.obs, action=spec.action, nstep=2)
-    return SampleCollector(envs=envs, policy=made, n_sample=8, **params)
+    made = policy(obs=spec.obs, action=spec.action)
+    return SampleCollector(envs=envs, policy=made, n_sample=n_sample, **params)
 
 
 def episode_collector(envs: Any) -> Any:
@@ -63,13 +65,13 @@ def test_a_restored_collector_continues_with_the_same_rows(make: Callable[[Any],
 
 def test_pending_steps_are_received_and_saved() -> None:
     envs = ScriptedEnvs(LENGTHS)
-    node = sample_collector(envs, stepping="ready")
+    node = sample_collector(envs, n_sample=10, stepping="ready")
     node.fire(weights(0))
     assert envs.sent
     state = node.state_dict()
     assert not envs.sent
     pending_count = int(node.pending_steps.counts.sum())
-    other = sample_collector(copy.deepcopy(envs), stepping="ready")
+    other = sample_collector(copy.deepcopy(envs), n_sample=10, stepping="ready")
     other.load_state_dict(state)
     assert int(other.pending_steps.counts.sum()) == pending_count
     steps = [tuple(s) for _ in range(4) for s in other.fire(weights(0))["obs"].tolist()]

@@ -1,4 +1,4 @@
-"""The sample collector: rows and their order, n-step windows across firings, weights, other policies."""
+"""The sample collector: rows and their order, weights, other policies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.core.batch import Batch
+from flowrl.core.batch import Batch, Column
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
@@ -18,6 +18,7 @@ from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
+from flowrl.nodes.origin import collector_number
 from flowrl.nodes.policies.random import Random
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights
@@ -30,15 +31,23 @@ def collector(
     nstep: int = 1,
     gamma: float = 0.5,
     log_every_steps: int = 1,
+    origin: bool = False,
+    learning_policy: Any = None,
+    policy: type[Toy] = Toy,
     **env: Any,
 ) -> SampleCollector:
     part = Gymnasium(id="tests.nodes.toy_envs:CountingEnv", kwargs=env)
     envs = SerialEnvManager(env=part, count=count, seed=seed)
     spec = envs.spec()
-    policy = Toy(obs=spec.obs, action=spec.action, nstep=nstep, gamma=gamma)
+    made = policy(obs=spec.obs, action=spec.action, nstep=nstep, gamma=gamma)
+    params = {"origin": origin, "learning_policy": learning_policy, "seed": seed}
     return SampleCollector(
-        envs=envs, policy=policy, n_sample=n_sample, seed=seed, log_every_steps=log_every_steps
+        envs=envs, policy=made, n_sample=n_sample, log_every_steps=log_every_steps, **params
     )
+
+
+class SumsInUnrolls(Toy):
+    unroll_steps = 3  # type: ignore[assignment]
 
 
 def described(node: SampleCollector) -> Any:
@@ -141,33 +150,47 @@ def test_a_row_that_is_not_last_is_followed_by_its_successor(
         assert batch["last"][-1]
 
 
-def test_a_window_ends_with_its_episode_but_not_with_a_firing() -> None:
-    # rewards 1 2 3 4 5, n 3, gamma 1/2, the fifth step terminates; tokens of two rows
+def test_rows_have_one_reward_whatever_the_policy_sums() -> None:
+    # rewards 1 2 3 4 5, gamma 1/2, the fifth step terminates; tokens of two rows
     node = collector(n_sample=2, count=1, nstep=3, length=5, ends="final")
-    tokens = [node.fire(weights(0)) for _ in range(3)]
-    rows = Batch.concat(tokens)
-    assert rows["reward"].tolist()[:5] == [2.75, 4.5, 6.25, 6.5, 5.0]
-    assert rows["discount"].tolist()[:5] == [0.125, 0.125, 0.0, 0.0, 0.0]
-    assert rows["terminated"].tolist()[:5] == [False, False, True, True, True]
-    assert rows["next_obs"][:5, 1].tolist() == [3, 4, 5, 5, 5]
+    rows = Batch.concat([node.fire(weights(0)) for _ in range(3)])
+    assert rows["reward"].tolist()[:5] == [1, 2, 3, 4, 5]
+    assert rows["discount"].tolist()[:5] == [0.5, 0.5, 0.5, 0.5, 0.0]
+    assert rows["terminated"].tolist()[:5] == [False, False, False, False, True]
+    assert rows["next_obs"][:5, 1].tolist() == [1, 2, 3, 4, 5]
     assert rows["last"].tolist() == [False, True, False, True, True, True]
+    assert rows["origin/step"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_the_discount_of_a_truncated_window_depends_on_its_number_of_rewards() -> None:
-    node = collector(n_sample=3, count=1, nstep=3, length=3, ends="cut")
-    rows = node.fire(weights(0))
-    assert rows["reward"].tolist() == [2.75, 3.5, 3.0]
-    assert rows["discount"].tolist() == [0.125, 0.25, 0.5]
-    assert rows["truncated"].tolist() == [True] * 3
+def test_rows_can_be_followed_if_the_policy_that_learns_sums_rewards() -> None:
+    def links(nstep: int, **params: Any) -> list[str]:
+        rows = collector(nstep=nstep, length=5, **params).fire(weights(0))
+        return [name for name in rows if name.startswith("origin/")]
+
+    followed = ["origin/collector", "origin/env", "origin/step"]
+    assert links(1) == []
+    assert links(3) == followed
+    learns = Toy(obs=Column("float32"), action=Column("int64"), nstep=3)
+    assert links(1, learning_policy=learns) == followed
+    assert links(3, origin=True) == [*followed, "origin/weights"]
 
 
-def test_the_first_firing_takes_more_steps_for_its_windows_but_counts_its_rows() -> None:
-    node = collector(n_sample=4, nstep=3, length=50)
-    counts = []
-    for _ in range(3):
-        node.fire(weights(0))
-        counts.append((node.ctx.take_count().env_steps, int(node.envs.statistics.lengths[0])))
-    assert counts == [(4, 4), (4, 6), (4, 8)]
+def test_a_policy_that_learns_from_unrolls_cannot_let_others_sum_its_rewards() -> None:
+    with pytest.raises(
+        UnsoundError,
+        match="SumsInUnrolls learns from unrolls, whose rewards nothing sums; let it sum",
+    ):
+        collector(nstep=2, policy=SumsInUnrolls)
+
+
+def test_two_collectors_never_have_the_same_origin() -> None:
+    numbers = {
+        collector_number(Context(name, replica, 7))
+        for name in ("agent", "tutor")
+        for replica in range(3)
+    }
+    assert len(numbers) == 6
+    assert numbers.isdisjoint({collector_number(Context("agent", 0, 8))})
 
 
 def test_new_weights_are_loaded_once() -> None:
@@ -350,7 +373,7 @@ def test_origin_columns_identify_each_step() -> None:
     node = SampleCollector(config=config, context=context, envs=envs)
     node.fire(weights(0))
     batch = node.fire(State({"w": np.zeros(1, np.float32)}, version=5))
-    assert batch["origin/collector"].tolist() == [3] * 6
+    assert batch["origin/collector"].tolist() == [collector_number(context)] * 6
     assert batch["origin/env"].tolist() == [0, 0, 0, 1, 1, 1]
     assert batch["origin/step"].tolist() == [3, 4, 5] * 2
     assert batch["origin/weights"].tolist() == [5] * 6

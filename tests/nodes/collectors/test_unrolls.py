@@ -76,19 +76,12 @@ def test_burn_in_repeats_the_end_of_the_previous_unroll() -> None:
     assert node.ctx.take_count().env_steps == 9  # new steps only
 
 
-def test_nstep_windows_reach_beyond_an_unroll() -> None:
-    node = collector(ScriptedEnvs([[20]]), n_sample=3, unroll_steps=3, nstep=3)
-    assert node.fire(weights(0))["reward"].tolist() == [[1.75, 1.75, 1.75]]
-    assert node.envs.steps == 5
-
-
 @settings(max_examples=80, deadline=None)
 @given(
     LENGTHS,
     st.integers(1, 4),
     st.integers(1, 6),
     st.integers(0, 3),
-    st.integers(1, 3),
     st.sampled_from(["together", "ready"]),
     st.data(),
 )
@@ -97,7 +90,6 @@ def test_unrolls_are_consecutive_and_each_is_returned_once(
     pieces: int,
     length: int,
     burn_in: int,
-    nstep: int,
     stepping: str,
     data: st.DataObject,
 ) -> None:
@@ -106,7 +98,7 @@ def test_unrolls_are_consecutive_and_each_is_returned_once(
     fails = data.draw(st.dictionaries(pairs, st.integers(1, 6), max_size=3))
     envs = ScriptedEnvs(lengths, fails)
     n = pieces * (length - burn_in)
-    node = collector(envs, n, stepping, unroll_steps=length, burn_in_steps=burn_in, nstep=nstep)
+    node = collector(envs, n, stepping, unroll_steps=length, burn_in_steps=burn_in)
     seen: dict[float, list[tuple[float, ...]]] = {}
     for _ in range(4):
         batch = node.fire(weights(0))

@@ -210,19 +210,44 @@ def test_a_file_contains_the_facts_of_columns(tmp_path: Path) -> None:
     assert set(read(path)) == {"obs", "action"}
 
 
-@pytest.mark.parametrize(("name", "value"), [("nstep", 3), ("gamma", 0.9)])
-def test_rows_with_another_nstep_or_gamma_are_refused(
-    tmp_path: Path, name: str, value: float
-) -> None:
+def test_rows_with_another_gamma_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "demos.npz"
     record(path, dqn())
-    message = (
-        f"have {name} {RETURN_PARAMETERS[name]}, but the policy has {name} {value}; record them"
-    )
+    message = "have gamma 0.97, but the policy has gamma 0.9; record them"
     with pytest.raises(UnsoundError, match=message):
-        describe(path, policy=dqn(**{name: value}))
+        describe(path, policy=dqn(gamma=0.9))
     assert describe(path, policy=dqn()).outs["data"]["action"].n == 2
     describe(path, policy=None)
+
+
+def test_rows_with_summed_rewards_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "demos.npz"
+    schema = {"action": Column("int64"), "reward": Column("float32", sums=10)}
+    config = DatasetWriter.Config(path=str(path), policy=dqn())
+    writer = DatasetWriter(config=config, context=Context("writer", inputs={"data": schema}))
+    writer.fire(Batch({"action": np.zeros(2, np.int64), "reward": np.ones(2, np.float32)}))
+    message = (
+        "sum 10 rewards each; expected rows of one reward, which buffers sum; record them again"
+    )
+    for policy in (dqn(), None):
+        with pytest.raises(UnsoundError, match=message):
+            describe(path, policy=policy)
+
+
+def test_rows_of_any_nstep_have_the_columns_of_the_collector(tmp_path: Path) -> None:
+    path = tmp_path / "demos.npz"
+    last = np.array([False, True, False, True])
+    rows = {"action": np.arange(4), "reward": np.ones(4, np.float32), "last": last}
+    np.savez(path, **rows)
+    assert set(describe(path, policy=dqn(nstep=1)).outs["data"]) == set(rows)
+    facts, config = describe(path, policy=dqn()), DatasetReader.Config(path=str(path), policy=dqn())
+    table = DatasetReader(config=config).fire()
+    assert facts.outs["data"] == dict(table.schema)
+    assert table["origin/step"].tolist() == [0, 1, 3, 4]  # row 2 does not follow row 1
+    linked = {name: table[name] for name in table}
+    np.savez(path, **linked)  # such as a collector's rows
+    assert set(describe(path, policy=dqn(nstep=1)).outs["data"]) == set(rows)
+    assert DatasetReader(config=config).fire()["origin/step"].tolist() == [0, 1, 3, 4]
 
 
 def test_a_file_without_metadata_is_read_without_checks(tmp_path: Path) -> None:
@@ -234,13 +259,14 @@ def test_a_file_without_metadata_is_read_without_checks(tmp_path: Path) -> None:
 
 def test_the_bundled_demonstrations_contain_metadata() -> None:
     found = read_metadata(graphs_folder() / "cartpole_demos.npz")
-    assert found.rows == {"nstep": 10, "gamma": 0.99}
+    assert found.rows == {"nstep": 1, "gamma": 0.99}
     assert found.columns["action"] == {"n": 2}
 
 
 def test_check_reports_demonstrations_of_another_policy() -> None:
-    checked = flowrl.load("cartpole_dqn_demos", {"policy.nstep": 3}).check()
-    assert "but the policy has nstep 3" in str(checked.problems[0])
+    checked = flowrl.load("cartpole_dqn_demos", {"policy.gamma": 0.9}).check()
+    assert "but the policy has gamma 0.9" in str(checked.problems[0])
+    assert flowrl.load("cartpole_dqn_demos", {"policy.nstep": 3}).check().problems == []
 
 
 # HDF5
@@ -271,10 +297,10 @@ def test_every_format_reads_what_it_wrote(path: Path) -> None:
 
 def test_every_format_stores_metadata(path: Path) -> None:
     record(path, dqn())
-    assert format_of(path).read_metadata(path).rows == RETURN_PARAMETERS
+    assert format_of(path).read_metadata(path).rows == {"nstep": 1, "gamma": 0.97}
     assert describe(path, policy=dqn()).outs["data"]["obs"].high == (1.0, 2.0, float("inf"))
-    with pytest.raises(UnsoundError, match="but the policy has nstep 3"):
-        describe(path, policy=dqn(nstep=3))
+    with pytest.raises(UnsoundError, match=r"but the policy has gamma 0\.5"):
+        describe(path, policy=dqn(gamma=0.5))
     assert DatasetReader(path=str(path)).fire()["action"].tolist() == [0, 1]
 
 

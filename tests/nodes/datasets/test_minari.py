@@ -131,8 +131,8 @@ def test_demonstrations_from_minari_get_the_discount_of_the_policy(tmp_path: Pat
     assert facts.outs["data"] == dict(table.schema)
     assert table["discount"].tolist() == [0.75, 0.75, 0.75, 0, 0.75, 0.75]
     assert len(node.fire()) == 0
-    with pytest.raises(UnsoundError, match=r"have nstep 1, but the policy has nstep 3"):
-        demos(path, nstep=3)
+    facts, node = demos(path, nstep=3)  # the rows of an episode follow each other
+    assert facts.outs["data"]["origin/step"] == node.fire().schema["origin/step"]
 
 
 def test_an_episode_buffer_stores_episodes_from_minari(tmp_path: Path) -> None:
@@ -169,7 +169,6 @@ def test_one_graph_writes_a_dataset_and_another_learns_from_it(tmp_path: Path) -
     writes = tmp_path / "writes.yaml"
     writes.write_text(
         "extends: cartpole_dqn\n"
-        "policy: {nstep: 1}\n"
         "nodes: {tape: {type: npz_writer, path: '"
         + str(tmp_path / "played-v0")
         + "', rows: 300}}\n"
@@ -179,7 +178,6 @@ def test_one_graph_writes_a_dataset_and_another_learns_from_it(tmp_path: Path) -
     learns = tmp_path / "learns.yaml"
     learns.write_text(
         "extends: cartpole_dqn\n"
-        "policy: {nstep: 1}\n"
         "nodes: {demos: {type: demos, path: played-v0}}\n"
         "edges: [demos -> buffer.demos]\n"
     )

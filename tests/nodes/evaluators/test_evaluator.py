@@ -228,10 +228,10 @@ def test_consumed_steps_are_output_as_rows() -> None:
     known = Surroundings({}, {}, frozenset({"data"}))
     assert Evaluator.describe(node.config, known).outs["data"] == dict(batch.schema)
     assert batch["obs"][:, 1].tolist() == [0, 1, 2] * 3
-    assert batch["reward"].tolist() == [2.0, 3.5, 3.0] * 3  # n 2, gamma 1/2
-    assert batch["discount"].tolist() == [0.25, 0.0, 0.0] * 3
+    assert batch["reward"].tolist() == [1.0, 2.0, 3.0] * 3  # also if the policy sums rewards
+    assert batch["discount"].tolist() == [0.5, 0.5, 0.0] * 3
     assert batch["last"].tolist() == [False, False, True] * 3
-    assert batch["next_obs"][:, 1].tolist() == [2, 3, 3] * 3
+    assert batch["next_obs"][:, 1].tolist() == [1, 2, 3] * 3
     assert set(batch["action"]) == {1}
     seeds = batch["obs"][:, 0]
     assert len(set(seeds)) == 3

@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 
+import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
+from flowrl.nodes.buffers.queue_buffer import QueueBuffer
 from flowrl.nodes.rewards.rnd import Rnd
-from tests.nodes.learn_modes import rows
+from tests.nodes.learn_modes import DISCRETE, OBS, rows
+from tests.nodes.toy_policies import Toy
 
 
 def bonus(node: Rnd, batch: Batch) -> np.ndarray:
@@ -70,3 +73,32 @@ def test_discrete_observations_are_one_hot() -> None:
     found = bonus(node, rows(64, next_obs=np.arange(64) % 3))
     assert found[1] > 5 * found[0]
     assert found[2] > 5 * found[0]
+
+
+def test_each_reward_of_a_window_has_its_own_bonus() -> None:
+    """Three rewards of 1, gamma 1/2: the window of the first row is 1 + b0 + (1 + b1) / 2 + (1 + b2) / 4."""
+    flags = {name: np.zeros(4, bool) for name in ("terminated", "truncated", "last")}
+    batch = rows(4, 7, reward=np.ones(4, np.float32), **flags)
+    node, policy = Rnd(weight=0.5, seed=1), Toy(obs=OBS, action=DISCRETE, nstep=3, gamma=0.5)
+    found = node.fire(batch)
+    b = found["reward"] - 1
+    assert len(set(b.tolist())) == 4
+    buffer = QueueBuffer(policy=policy)
+    buffer.push(found)
+    expected = [1.75 + b[0] + b[1] / 2 + b[2] / 4, 1.75 + b[1] + b[2] / 2 + b[3] / 4]
+    assert buffer.sample(2)["reward"].tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_check_refuses_one_bonus_for_summed_rewards() -> None:
+    wrong = {
+        "extends": "cartpole_dqn",
+        "nodes": {"rnd": {"type": "rnd"}},
+        "edges": ["collector -> buffer -> rnd -> learner"],
+    }
+    (problem,) = flowrl.load(wrong).check().problems
+    assert str(problem).endswith(
+        "nodes.rnd: rnd changes the reward of each step, but these rows sum 10 rewards each; put it before the "
+        "buffer, which sums them"
+    )
+    assert flowrl.load(wrong, {"policy.nstep": 1}).check().problems == []
+    assert flowrl.load("cartpole_dqn_rnd").check().problems == []

@@ -240,7 +240,8 @@ def test_mapped_and_compressed_rows_are_not_counted_as_memory() -> None:
         return int(graph.check().facts["buffer"].memory_bytes)
 
     metadata = counted({"type": "mapped", "path": "rows"})
-    assert metadata == counted("compressed") == 10_000 * 4
+    # Of each row: the age of its weights, and its window.
+    assert metadata == counted("compressed") == 10_000 * (4 + 12)
     assert counted("memory") > 10_000 * 40
 
 

@@ -132,6 +132,40 @@ def test_rows_that_reach_their_new_goal_may_terminate() -> None:
     assert set(batch["discount"][~reached].tolist()) == {0.75, 1.0}
 
 
+@pytest.mark.parametrize("terminates", [True, False])
+@pytest.mark.parametrize("nstep", [1, 2, 4])
+def test_all_rewards_of_a_window_are_those_for_the_new_goal(nstep: int, terminates: bool) -> None:
+    gamma, ends = 0.75, {"terminated": f"{ENV_MODULE}:reached"} if terminates else {}
+    policy = Toy(obs=Column("float32"), action=Column("int64"), gamma=gamma, nstep=nstep)
+    transform = her(k=1e9, policy=policy, **ends)
+    node = NaiveReplayBuffer(size=200, policy=policy, transforms=(transform,), replace=False)
+    for token in collect(30, 6):
+        node.push(token)
+    held, batch = node.rows(), node.sample(node.count)
+    places = {key: k for k, key in enumerate(zip(held[ENV_COLUMN], held[STEP_COLUMN], strict=True))}
+    episode_of, shortened = episodes(held), 0
+    for k, key in enumerate(zip(batch[ENV_COLUMN], batch[STEP_COLUMN], strict=True)):
+        goal, episode = batch[GOAL][k], episode_of[places[key]]
+        total, discount, at = 0.0, 1.0, episode.index(places[key])
+        for count, row in enumerate(episode[at : at + nstep], 1):
+            is_reached = bool((held[ACHIEVED][row] == goal).all())
+            total += discount * (is_reached - 1.0)
+            discount *= gamma
+            terminated = is_reached if terminates else bool(held["terminated"][row])
+            if terminated:
+                shortened += count < len(episode[at : at + nstep])
+                break
+        assert batch["reward"][k] == np.float32(total)
+        assert batch["terminated"][k] == terminated
+        assert (
+            batch["next_obs/observation"][k].tolist() == held["next_obs/observation"][row].tolist()
+        )
+        assert batch["truncated"][k] == held["truncated"][row]
+        if terminates or nstep > 1:  # the rows of this collector have another discount
+            assert batch["discount"][k] == np.float32(0 if terminated else discount)
+    assert (shortened > 5) == (terminates and nstep > 1)
+
+
 def check(transform: Her, schema: dict[str, Column]) -> None:
     config = NaiveReplayBuffer.Config(transforms=(transform,))
     NaiveReplayBuffer.describe(config, Surroundings({"data": schema}, {}, frozenset()))
