@@ -73,6 +73,12 @@ class RowWindows:
         self.ring, self.rule = ring, rule
         self._waiting: dict[str, Array] = {}  # rows whose window is incomplete
         self.waiting = np.empty(0, np.int64)  # their numbers, in ascending order
+        # The columns that a drawn row has from the end of its window, and those of its own; known after the first push.
+        self._names_at_end: list[str] = []
+        self._own_names: list[str] = []
+        self._drawable_before = (
+            self.waiting
+        )  # how many rows that can be drawn come before each that waits
         if rule is not None and ring.row_count:
             self.push(*recovered_columns(ring, READ_COLUMNS))
 
@@ -88,8 +94,13 @@ class RowWindows:
         windows = nstep_returns(known["reward"], order.cuts, self.rule.gamma, self.rule.nstep)
         waits = (windows.steps < self.rule.nstep) & order.newest[windows.last]
         self._waiting = {name: array[waits] for name, array in known.items()}
-        self.waiting = np.sort(self._waiting[NUMBER])
+        self._set_waiting()
         self._note(known, windows, ~waits)
+
+    def _set_waiting(self) -> None:
+        self.waiting = np.sort(self._waiting.get(NUMBER, self.waiting[:0]))
+        skipped = np.sort(self.ring.indices_of(self.waiting))
+        self._drawable_before = skipped - np.arange(len(skipped))
 
     def _with_waiting(self, new: dict[str, Array]) -> dict[str, Array]:
         """Join the rows that wait and are still held with new ones that are held."""
@@ -122,13 +133,10 @@ class RowWindows:
         return self.ring.row_count - len(self.waiting)
 
     def places_of_drawable(self, index: Array) -> Array:
-        """Map indices from 0 to the places of rows that can be drawn, in the order of arrival."""
-        if not len(self.waiting):
-            return self.ring.places_from_oldest(index)
-        # How many rows that can be drawn come before each row that cannot.
-        before = self.waiting - self.ring.oldest - np.arange(len(self.waiting))
-        skipped = before.searchsorted(index, side="right")
-        return self.ring.places_of(self.ring.oldest + index + skipped)
+        """Map indices from 0 to distinct places of rows that can be drawn."""
+        if len(self.waiting):
+            index = index + self._drawable_before.searchsorted(index, side="right")
+        return self.ring.places_from_oldest(index)
 
     @property
     def names(self) -> list[str]:
@@ -140,11 +148,13 @@ class RowWindows:
         """Return the rows at these places, which can be drawn."""
         if self.rule is None:
             return self.ring.take(places)
-        summed, names = self.summed(places), self.names
-        at_end = columns_of_end(names)
-        own = [name for name in names if name not in summed and name not in at_end]
-        columns = self.ring.take(places, own) | self.ring.take(self.ends(places), at_end) | summed
-        return {name: columns[name] for name in names}
+        if not self._names_at_end:
+            self._names_at_end = columns_of_end(self.names)
+            changed = {"reward", "discount", *self._names_at_end}
+            self._own_names = [name for name in self.names if name not in changed]
+        columns = self.ring.take(places, self._own_names) | self.summed(places)
+        columns |= self.ring.take(self.ends(places), self._names_at_end)
+        return {name: columns[name] for name in self.ring.columns if name in columns}
 
     def summed(self, places: Array) -> dict[str, Array]:
         """Return the columns of these rows that are sums over their window."""
@@ -154,16 +164,23 @@ class RowWindows:
 
     def ends(self, places: Array) -> Array:
         """Return the places of the last rows of the windows of these rows."""
-        offset = self.ring.metadata["window_offset"].take(places, 0, mode="clip")
-        return (places + offset) % self.ring.size
+        return self._wrapped(
+            places + self.ring.metadata["window_offset"].take(places, 0, mode="clip")
+        )
+
+    def _wrapped(self, places: Array) -> Array:
+        """Continue at place 0 after the last place."""
+        wrapped: Array = places - self.ring.size * (places >= self.ring.size)
+        return wrapped
 
     def clear(self) -> None:
         """Forget all rows. Later rows continue none of them."""
-        self._waiting, self.waiting = {}, self.waiting[:0]
+        self._waiting = {}
+        self._set_waiting()
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self._waiting)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._waiting = {name: np.array(array) for name, array in state.items()}
-        self.waiting = np.sort(self._waiting.get(NUMBER, self.waiting[:0]))
+        self._set_waiting()

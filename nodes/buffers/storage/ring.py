@@ -154,9 +154,18 @@ class Ring:
 
     def places_from_oldest(self, index: Array) -> Array:
         """Map indices from 0 to distinct places: counted from the oldest row, or in a full ring from place 0."""
-        if self.row_count in (self.size, self._next_place):
+        if self._begins_at_place_0:
             return index
         return (index + self._next_place - self.row_count) % self.size
+
+    def indices_of(self, numbers: Array) -> Array:
+        """Return the indices that `places_from_oldest` maps to the places of the rows with these numbers."""
+        return self.places_of(numbers) if self._begins_at_place_0 else numbers - self.oldest
+
+    @property
+    def _begins_at_place_0(self) -> bool:
+        """Whether rows are at all places from 0 to their number."""
+        return self.row_count in (self.size, self._next_place)
 
     def held_places(self) -> Array:
         """Return the places of all rows, the oldest first."""
