@@ -3,9 +3,9 @@
     python -m bench checkpoints            those that are missing, or whose graph has changed
     python -m bench checkpoints GRAPH…     these graphs, again
 
-Each graph is trained until a seed reaches its goal. The weights of the confirmed evaluation are written to
-`graphs/checkpoints/GRAPH.safetensors`, without the state of the learner. Graphs whose weights need more than 100 kB
-have no checkpoint.
+Each graph is trained with one seed after another, until the best weights of a run reach the goal in 100 other episodes,
+too. They are written to `graphs/checkpoints/GRAPH.safetensors`, without the state of the learner. Graphs whose weights
+need more than 100 kB have no checkpoint.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.zoo import graph_hash, runnable_graphs
+from bench.zoo import goal_of, graph_hash, runnable_graphs
 from flowrl.api import load
 from flowrl.core.checkpoint import checkpoint_bytes, read_acting
 from flowrl.core.state import Clock, Count, State
 from flowrl.graph.bundled import bundled_checkpoint, bundled_graphs, graphs_folder
+from flowrl.runs.evaluation import evaluate_checkpoint
 
 MAX_BYTES = 100_000
-SEEDS = 5
+SEEDS, UNSEEN_EPISODES = 5, 100
 # The weights of these are larger, or their goals take hours.
-LARGE = ("bipedalwalker_tqc", "crazyclimber_ppo", "walker2d_ppo", "hopper_ppo", "hopper_sac")
+LARGE = ("bipedalwalker_tqc", "crazyclimber_ppo", "hopper_ppo", "hopper_sac", "walker2d_ppo")
 IDENTITY = "graph"  # the entry of a checkpoint's info that says by which graph it was made
 
 
@@ -59,17 +60,20 @@ def make_checkpoint(graph: str) -> str:
     """Train a graph, and write its checkpoint; return a sentence about it."""
     for seed in range(SEEDS):
         with tempfile.TemporaryDirectory() as folder:
-            result = load(graph).run(seed=seed, out=f"{folder}/run", quiet=True)
-            if result.status != "solved":
+            run = Path(folder) / "run"
+            if load(graph).run(seed=seed, out=run, quiet=True).status != "solved":
                 continue
-            content = acting_part(Path(folder) / "run" / "checkpoints" / "best.safetensors", graph)
+            mean = evaluate_checkpoint(run, UNSEEN_EPISODES, seed=1).metrics["return_mean"]
+            if mean < (goal_of(graph) or mean):
+                continue
+            content = acting_part(run / "checkpoints" / "best.safetensors", graph)
         if len(content) > MAX_BYTES:
             return f"its weights need {len(content):,} bytes, so it has no checkpoint"
         path = graphs_folder() / "checkpoints" / f"{graph}.safetensors"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-        return f"solved with seed {seed}, {len(content):,} bytes"
-    return f"not solved with {SEEDS} seeds"
+        return f"seed {seed}, a mean return of {mean:.1f}, {len(content):,} bytes"
+    return f"none of {SEEDS} seeds reaches the goal in {UNSEEN_EPISODES} unseen episodes"
 
 
 def acting_part(path: Path, graph: str) -> bytes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowrl.core.checkpoint import SUFFIX
-from flowrl.core.errors import UsageError
+from flowrl.core.errors import UsageError, closest_word
 from flowrl.graph.bundled import bundled_checkpoint, bundled_graphs, find_bundled
 from flowrl.runs.checkpoint_files import checkpoint_file
 from flowrl.runs.run_names import existing_run_path
@@ -43,7 +43,10 @@ def find_trained_graph(text: str | Path) -> TrainedGraph:
         run = existing_run_path(name)
     except UsageError as error:
         if name not in bundled_graphs():
-            raise
+            near = closest_word(name, filter(bundled_checkpoint, bundled_graphs()))
+            if near is None:
+                raise
+            raise UsageError(f"{error}; or did you mean the graph '{near}'?") from None
         what = f"flowrl has no checkpoint of this bundled graph (train it: flowrl run {name})"
         raise UsageError(f"{name}: {what}, and {str(error).removeprefix(f'{name}: ')}") from None
     graph = run / "graph.yaml"

@@ -180,6 +180,8 @@ def test_eval_of_a_bundled_graph_without_a_checkpoint_says_how_to_get_one(
         f"flowrl: crazyclimber_ppo: {what}, and there is no such run here; runs: there is none\n"
     )
     assert (status, err) == (2, expected)
+    status, _, err = flowrl("eval", "cartpole_dpo")
+    assert err.endswith("runs: there is none; or did you mean the graph 'cartpole_ppo'?\n")
 
 
 def test_export_writes_an_onnx_file(flowrl: Flowrl, folder: Path) -> None:
