@@ -14,6 +14,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.state import State
+from flowrl.nodes.devices import CPU
 from flowrl.nodes.distributions import Distribution, action_bounds
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models import sampling
@@ -54,7 +55,7 @@ class NetworkActMode:
 
     def __init__(
         self,
-        model: InferenceModel,
+        make_model: Callable[[str], InferenceModel],
         steps: Sequence[ActingStep],
         outputs: Schema,
         *,
@@ -63,8 +64,11 @@ class NetworkActMode:
         action_space: Column,
         to_env: Callable[[Array], Array] | None = None,
     ) -> None:
-        """`outputs` are the columns that it gives, `memory` is that of the model; `to_env` converts actions."""
-        self.model, self.steps, self.rng = model, tuple(steps), rng
+        """`make_model` makes the model on a device, `outputs` are the columns that the mode gives, `memory` is that of
+        the model, and `to_env` converts actions.
+        """
+        self._make_model, self.model = make_model, make_model(CPU)
+        self.steps, self.rng = tuple(steps), rng
         self.action_space, self._to_env = action_space, to_env
         self._is_recurrent = MEMORY in memory
         self.memory = {**memory}
@@ -74,6 +78,10 @@ class NetworkActMode:
         self.settings: Mapping[str, float] = {}  # the command that came with the weights
         columns = {**self.memory, **outputs}
         self._outputs = [(name, (-1, *c.shape), np.dtype(c.dtype)) for name, c in columns.items()]
+
+    def use_device(self, device: str) -> None:
+        """Act on another device than the CPU; weights are loaded afterwards."""
+        self.model = self._make_model(device)
 
     def load(self, state: State) -> None:
         """Act with these weights, and the command that came with them, from now on."""

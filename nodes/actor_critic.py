@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from flowrl.core.batch import Column, Schema
+import numpy as np
+
+from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import param, part
 from flowrl.nodes.acting import ActingStep, draw, most_likely
 from flowrl.nodes.algorithm import Algorithm, Net, UnrollRule
+from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.distributions import Distribution, distribution_of
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import ScalarHead
 from flowrl.nodes.models.numpy_model import MEMORY
-from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode, to_numpy
+from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
 from flowrl.nodes.returns import gae
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -97,37 +100,39 @@ class ActorCriticLearnMode(NetworkLearnMode):
         """The network with the head `value`."""
         return self.net
 
-    def values(self, b: LearnBatch) -> tuple[Any, Any, Any]:
+    def values(self, b: LearnBatch) -> tuple[Array, Array, Array]:
         """The values of all observations and next observations (N,), and the cuts (N,), in the order of time.
 
         A row's next observation is that of the row behind it, except at a cut. There, its value is computed, in a
         recurrent network with the memory after the step.
         """
-        cut_t = (b.last | b.terminated | b.truncated).flatten()
+        cut_t = (b.array("last") | b.array("terminated") | b.array("truncated")).reshape(-1)
+        cuts = self.tensor(np.flatnonzero(cut_t))
         with torch.no_grad():
             heads = self.heads(b)
             v_t = heads["value"].flatten()
             v_tp1 = v_t.roll(-1)
-            v_tp1[cut_t] = self._values_at(b, heads, cut_t)
-        return v_t, v_tp1, cut_t
+            v_tp1[cuts] = self._values_at(b, heads, cuts)
+        return to_numpy(v_t), to_numpy(v_tp1), cut_t
 
     def advantages(self, b: LearnBatch, lambda_: float) -> tuple[Any, Any]:
         """Generalised advantages and the targets of the value head, shaped as `b.reward`."""
-        v_t, v_tp1, cut_t = map(to_numpy, self.values(b))
-        reward, discount = (to_numpy(column.flatten()) for column in (b.reward, b.discount))
-        advantage = gae(reward, discount, v_t, v_tp1, cut_t, lambda_)
-        return tensor(advantage).view(b.reward.shape), tensor(advantage + v_t).view(b.reward.shape)
+        v_t, v_tp1, cut_t = self.values(b)
+        reward, discount = (b.array(name) for name in ("reward", "discount"))
+        flat = gae(reward.reshape(-1), discount.reshape(-1), v_t, v_tp1, cut_t, lambda_)
+        advantage, target = (x.reshape(reward.shape) for x in (flat, flat + v_t))
+        return self.tensor(advantage), self.tensor(target)
 
-    def _values_at(self, b: LearnBatch, heads: Mapping[str, Any], cut_t: Any) -> Any:
-        """The values of the next observations at cuts."""
+    def _values_at(self, b: LearnBatch, heads: Mapping[str, Any], cuts: Any) -> Any:
+        """The values of the next observations at cuts, which are indices."""
         from flowrl.nodes.models.networks import map_values
 
         dims = b.last.dim()
-        next_obs = map_values(b.next_obs, lambda x: x.flatten(0, dims - 1)[cut_t])
+        next_obs = map_values(b.next_obs, lambda x: x.flatten(0, dims - 1)[cuts])
         if MEMORY not in heads:
             return self.value_network(next_obs)["value"]
-        memory = heads[MEMORY].flatten(0, 1)[cut_t]
-        begins = torch.zeros((len(memory), 1), dtype=torch.bool)
+        memory = heads[MEMORY].flatten(0, 1)[cuts]
+        begins = torch.zeros((len(memory), 1), dtype=torch.bool, device=memory.device)
         single_steps = map_values(next_obs, lambda x: x.unsqueeze(1))
         return self.net.unroll(single_steps, memory, begins)["value"].squeeze(1)
 

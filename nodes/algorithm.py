@@ -35,6 +35,7 @@ from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes.acting import ActingStep, ActionBox, NetworkActMode, obey_mask
+from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.configured_parts import configured_part, configured_parts
 from flowrl.nodes.distributions import action_bounds
 from flowrl.nodes.exploring import ExploringStep
@@ -258,8 +259,8 @@ class Algorithm(Policy):
     def command(self, progress: Count) -> dict[str, float]:
         return {name: current_value(setting, progress) for name, setting in self._scheduled.items()}
 
-    def learn_mode(self, seed: int) -> LearnMode:
-        return self.Learn(self, seed)
+    def learn_mode(self, seed: int, compute: Compute = DEFAULT) -> LearnMode:
+        return self.Learn(self, seed, compute)
 
     def collect_mode(self, seed: int) -> NetworkActMode:
         return self._act_mode(
@@ -280,8 +281,12 @@ class Algorithm(Policy):
         net = self.nets[self.acting_network]
         rng = np.random.default_rng(seed)
         return NetworkActMode(
-            net.model.inference_model(
-                net.inputs["obs"], net.heads, self.acting_heads(), rng if explores else None
+            lambda device: net.model.inference_model(
+                net.inputs["obs"],
+                net.heads,
+                self.acting_heads(),
+                rng if explores else None,
+                device,
             ),
             [*self._mask_steps(), *steps],
             outputs,

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from flowrl.nodes.devices import to_float
 from flowrl.nodes.lazy import functional, torch
 from flowrl.nodes.models.sampling import LOG_STD_LIMITS
 
@@ -157,7 +158,7 @@ def conjugate_gradient(
     x, residual = torch.zeros_like(b), b.clone()
     direction, size = b.clone(), b @ b
     for _ in range(iters):
-        if float(size) <= tolerance:
+        if to_float(size) <= tolerance:
             break
         image = product(direction)
         step = size / (direction @ image)

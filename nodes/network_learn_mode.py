@@ -11,17 +11,19 @@ import numpy as np
 from flowrl.core.attribute_state import load_attributes, state_of_attributes
 from flowrl.core.batch import Array, Batch
 from flowrl.nodes.acting import ActionBox
+from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.configured_parts import configured_part
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.devices import CPU, to_device, to_numpy
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.input_columns import input_columns
 from flowrl.nodes.observations import SEPARATOR
 from flowrl.nodes.policy import LearnResult
 
 if TYPE_CHECKING:
     from flowrl.nodes.algorithm import Algorithm, Net
-    from flowrl.nodes.models.networks import Network, TrainableNetwork
+    from flowrl.nodes.models.networks import LearnedNumber, Network, TrainableNetwork
 
-NOT_STATE = ("policy", "config", "now", "box")
+NOT_STATE = ("policy", "config", "compute", "now", "box")
 
 
 class LearnBatch:
@@ -31,9 +33,13 @@ class LearnBatch:
     """
 
     def __init__(
-        self, batch: Batch | None, columns: Mapping[str, Any], box: ActionBox | None
+        self,
+        batch: Batch | None,
+        columns: Mapping[str, Any],
+        box: ActionBox | None,
+        device: str = CPU,
     ) -> None:
-        self.batch, self._box = batch, box
+        self.batch, self._box, self._device = batch, box, device
         self.__dict__.update(columns)
 
     def __getattr__(self, name: str) -> Any:
@@ -44,17 +50,26 @@ class LearnBatch:
     def _converted(self, name: str) -> Any:
         batch = self.batch
         if batch is not None and name in batch:
-            return tensor(batch[name])
+            return self._tensor(batch[name])
         if name == "unit_action" and self._box is not None:
             flat = self.action.flatten(1)
-            return (flat - tensor(self._box.middle)) / tensor(self._box.half)
+            return (flat - self._tensor(self._box.middle)) / self._tensor(self._box.half)
         prefix = name + SEPARATOR
         leaves = [] if batch is None else [k for k in batch if k.startswith(prefix)]
         if not leaves or batch is None:
             raise AttributeError(
                 f"the batch has no column '{name}'; add it to `reads` of the algorithm"
             )
-        return {k.removeprefix(prefix): tensor(batch[k]) for k in leaves}
+        return {k.removeprefix(prefix): self._tensor(batch[k]) for k in leaves}
+
+    def _tensor(self, array: Array) -> Any:
+        return to_device(array, self._device)
+
+    def array(self, name: str) -> Array:
+        """A column as an array, for what is computed in numpy."""
+        if self.batch is not None and name in self.batch:
+            return self.batch[name]
+        return to_numpy(getattr(self, name))
 
     def __len__(self) -> int:
         return len(self.batch) if self.batch is not None else 0
@@ -79,10 +94,11 @@ class LearnBatch:
 
     def minibatches(self, names: Sequence[str], order: Array, rows: int) -> Iterator[LearnBatch]:
         """Cut these columns into minibatches of so many rows, in the given order of rows."""
-        index = tensor(order)
+        index = self._tensor(order)
         pieces = [_split(getattr(self, name), index, rows) for name in names]
         for columns in zip(*pieces, strict=True):
-            yield LearnBatch(None, dict(zip(names, columns, strict=True)), self._box)
+            found = dict(zip(names, columns, strict=True))
+            yield LearnBatch(None, found, self._box, self._device)
 
 
 def _split(column: Any, order: Any, rows: int) -> Sequence[Any]:
@@ -101,8 +117,8 @@ class NetworkLearnMode:
     the learner is made.
     """
 
-    def __init__(self, policy: Algorithm, seed: int) -> None:
-        self.policy, self.config = policy, policy.config
+    def __init__(self, policy: Algorithm, seed: int, compute: Compute = DEFAULT) -> None:
+        self.policy, self.config, self.compute = policy, policy.config, compute
         self.iters = 0  # finished train iterations
         self.rng = np.random.default_rng(seed)
         self.generator = torch.Generator().manual_seed(seed)
@@ -125,7 +141,7 @@ class NetworkLearnMode:
 
     def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         self.now = SimpleNamespace(**command)
-        b = LearnBatch(batch, {}, self.box)
+        b = LearnBatch(batch, {}, self.box, self.compute.device)
         for network in self._networks():
             network.draw_noise(self.generator)
         results = self.learn(b)
@@ -135,6 +151,28 @@ class NetworkLearnMode:
         metrics = {n: v.detach() if hasattr(v, "detach") else v for n, v in results.items()}
         priority = metrics.pop("priority", None)
         return LearnResult(metrics, None if priority is None else to_numpy(priority))
+
+    # for `learn`
+
+    def tensor(self, array: Array) -> Any:
+        """An array as a tensor where the networks are."""
+        return to_device(array, self.compute.device)
+
+    def normal(self, *shape: int) -> Any:
+        """Numbers drawn from the standard normal distribution."""
+        return torch.randn(shape, generator=self.generator).to(self.compute.device)
+
+    def uniform(self, *shape: int) -> Any:
+        """Numbers drawn uniformly from [0, 1)."""
+        return torch.rand(shape, generator=self.generator).to(self.compute.device)
+
+    def learned_number(self, value: float) -> LearnedNumber:
+        """A number that is learned by gradients, such as a temperature."""
+        from flowrl.nodes.models.networks import LearnedNumber
+
+        return LearnedNumber(value, compute=self.compute)
+
+    # its state
 
     def weights(self) -> dict[str, Array]:
         policy = self.policy
@@ -159,6 +197,7 @@ class NetworkLearnMode:
             masks_each=net.masks_each,
             optimiser=configured_part(self.config, "optimiser"),
             max_grad_norm=self.config.max_grad_norm,
+            compute=self.compute,
         )
 
     def _networks(self) -> Iterator[Network]:
@@ -189,9 +228,3 @@ class NetworkLearnMode:
         for name, net in self.policy.nets.items():
             if net.target is not None and (share := net.target.share_due(self.iters)):
                 getattr(self, f"{name}_target").move_towards(getattr(self, name), share)
-
-
-def to_numpy(values: Any) -> Array:
-    """The values of a tensor, on the CPU and without gradients."""
-    array: Array = values.detach().cpu().numpy()
-    return array

@@ -21,6 +21,7 @@ from flowrl.core.config import Config, Part, PartSpec
 from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
+from flowrl.nodes.devices import CPU
 from flowrl.nodes.envs.spec import action_column_of, obs_columns_of
 from flowrl.nodes.observations import (
     NestedColumns,
@@ -189,6 +190,12 @@ def load_act_mode_state(mode: Any, state: Mapping[str, Any]) -> None:
     """Load a state that `act_mode_state` returned."""
     if hasattr(mode, "load_state_dict"):
         mode.load_state_dict(state)
+
+
+def use_device(mode: Any, device: str) -> None:
+    """Let an act mode act on a device, before it gets its weights. Modes without networks act on the CPU."""
+    if device != CPU and hasattr(mode, "use_device"):
+        mode.use_device(device)
 
 
 def unroll_column(column: Column, steps: int) -> Column:

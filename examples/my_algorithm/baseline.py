@@ -6,9 +6,8 @@ from flowrl import param, part
 from flowrl.nodes.acting import draw, most_likely
 from flowrl.nodes.algorithm import Algorithm, Net
 from flowrl.nodes.distributions import distribution_of
-from flowrl.nodes.lazy import tensor
 from flowrl.nodes.models.heads import ScalarHead
-from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode, to_numpy
+from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
 from flowrl.nodes.returns import discounted_returns
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -48,11 +47,12 @@ class Baseline(Algorithm):
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             gamma, weight = self.config.gamma, self.config.value_weight
-            returns = tensor(discounted_returns(to_numpy(b.reward), to_numpy(b.last), gamma))
+            returns = discounted_returns(b.array("reward"), b.array("last"), gamma)
             heads = self.net(b.obs)
             logp, _ = self.policy.distribution.logp_entropy(heads, b)
-            advantage = returns - heads["value"].detach()
-            value_loss = (heads["value"] - returns).square().mean()
+            target = self.tensor(returns)
+            advantage = target - heads["value"].detach()
+            value_loss = (heads["value"] - target).square().mean()
             loss = -(logp * advantage).mean() + weight * value_loss
             norm = self.net.descend(loss, self.now.lr)
             return {"loss": loss, "value_loss": value_loss, "grad_norm": norm}

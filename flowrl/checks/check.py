@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from flowrl.checks.amounts import memory_problems, row_problems
 from flowrl.checks.columns import column_problems, warmup_column_problems, weights_problems
@@ -55,23 +55,26 @@ class CheckedGraph:
         return self
 
 
-def check(loaded: LoadedGraph, envs: EnvUse = "make", in_fork: bool = False) -> CheckedGraph:
+def check(
+    loaded: LoadedGraph, envs: EnvUse = "make", in_fork: bool = False, runs_here: bool = True
+) -> CheckedGraph:
     """Check a graph as far as it could be read.
 
     Some nodes make an env to describe their columns; `envs` says whether they may, and `in_fork` whether they do so in
     a fork of this process, so that an env that ends or blocks its process is a problem of the graph. Nodes whose facts
-    remain unknown are listed in `undescribed`, and checks that need these facts are skipped.
+    remain unknown are listed in `undescribed`, and checks that need these facts are skipped. Unless the graph
+    `runs_here`, devices that this machine lacks are no problem.
     """
     with importable_modules(loaded.graph.folders), crash_tracebacks():
-        return _check(loaded, envs, in_fork)
+        return _check(loaded, envs, in_fork, runs_here)
 
 
-def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool) -> CheckedGraph:
+def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool, runs_here: bool) -> CheckedGraph:
     graph, problems = loaded.graph, list(loaded.problems)
     broken = bool(problems)
     problems.extend(connection_problems(graph, loaded.incomplete))
     program = plan_program(graph, problems, loaded.incomplete)
-    describer = NodeDescriber(graph, problems, envs, in_fork)
+    describer = NodeDescriber(graph, problems, envs, in_fork, runs_here)
     described = describer.describe_all()
     problems.extend(column_problems(graph, described))
     problems.extend(weights_problems(graph, describer))
@@ -86,6 +89,7 @@ def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool) -> CheckedGraph:
     problems.extend(staleness_problems(graph))
     problems.extend(lossy_edge_problems(graph, program))
     problems.extend(_failure_problems(graph))
+    graph = _with_resolved_parameters(graph, described.facts)
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
     checked.undescribed = described.undescribed
     checked.learned_columns = learned_columns(graph, described.facts)
@@ -96,6 +100,17 @@ def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool) -> CheckedGraph:
     ]
     checked.reasons = list(_nondeterminism_reasons(checked))
     return checked
+
+
+def _with_resolved_parameters(graph: Graph, facts: Mapping[str, Facts]) -> Graph:
+    """Return the graph with what was chosen for parameters that leave a choice to the machine."""
+    changed = {}
+    for name, found in facts.items():
+        if found.resolved:
+            spec = graph.nodes[name]
+            config = spec.config.model_copy(update=dict(found.resolved))
+            changed[name] = replace(spec, config=config)
+    return replace(graph, nodes={**graph.nodes, **changed}) if changed else graph
 
 
 def _failure_problems(graph: Graph) -> Iterator[Problem]:

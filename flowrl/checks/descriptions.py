@@ -35,10 +35,16 @@ class NodeDescriber:
     """Calls `describe` of the nodes in the order in which data flows, and collects problems."""
 
     def __init__(
-        self, graph: Graph, problems: list[Problem], envs: EnvUse = "make", in_fork: bool = False
+        self,
+        graph: Graph,
+        problems: list[Problem],
+        envs: EnvUse = "make",
+        in_fork: bool = False,
+        runs_here: bool = True,
     ) -> None:
         """With `in_fork`, each env is made in a fork of this process, which it may end or block."""
         self.graph, self.problems, self.envs, self._in_fork = graph, problems, envs, in_fork
+        self._runs_here = runs_here
         self.descriptions = NodeDescriptions()
         self._edges_into: dict[str, list[Edge]] = {}
         self._connected_outputs: set[PortRef] = set()
@@ -92,6 +98,7 @@ class NodeDescriber:
             connected,
             self._client_roles.get(name, frozenset()),
             wants_notes=self.envs == "play",
+            runs_here=self._runs_here,
         )
         found = describe(spec, config, known, self._in_fork)
         if found.missing_package and self.envs == "make_if_installed":

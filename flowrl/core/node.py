@@ -37,6 +37,8 @@ class Surroundings:
     client_roles: frozenset[str] = frozenset()
     # Whether the node may take its time to look for what its `Facts.notes` say, for `flowrl check`.
     wants_notes: bool = False
+    # Whether the graph is to run on this machine. If not, it is read to act with what a run of it has learned.
+    runs_here: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class Facts:
     nondeterministic: str = ""
     # Lines that `flowrl check` prints about the node; they are asked for by `Surroundings.wants_notes`.
     notes: tuple[str, ...] = ()
+    # Parameters that leave a choice to this machine (such as `auto`), and what was chosen. A run has these values.
+    resolved: Mapping[str, Any] = field(default_factory=dict)
     # Passed to the `describe` of clients that link to this node.
     service: Any = None
     # Modules that making or firing the node imports. A process of several sites imports them once.

@@ -66,7 +66,8 @@ def evaluate_checkpoint(
     `video` is a folder or a file for videos of them.
     """
     trained = find_trained_graph(run)
-    checked = check(load_graph(trained.graph), in_fork=can_fork()).require_sound()
+    loaded = load_graph(trained.graph)
+    checked = check(loaded, in_fork=can_fork(), runs_here=False).require_sound()
     names = checked.graph.nodes_of_role("evaluator")
     if not names:
         raise RunError(

@@ -362,7 +362,13 @@ class Run:
         """This machine and its libraries, and how the run was started."""
         files = self.graph.files
         project = files[-1].parent if files else Path()
-        return {**environment(project), "seed": self.seed, "placement": self.placement}
+        resolved = {
+            f"{node}.{name}": value
+            for node, facts in self.checked.facts.items()
+            for name, value in facts.resolved.items()
+        }
+        how = {"seed": self.seed, "placement": self.placement, "resolved": resolved}
+        return {**environment(project), **how}
 
     def _execute(self) -> Cut:
         if self.rendezvous is not None:

@@ -49,7 +49,8 @@ def load_policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy
         trained = find_trained_graph(run)
         path, graph = trained.checkpoint(checkpoint), trained.graph
     state, info = read_acting(path)
-    checked = check(load_graph(graph), in_fork=can_fork()).require_sound()
+    loaded = load_graph(graph)
+    checked = check(loaded, in_fork=can_fork(), runs_here=False).require_sound()
     learner = _learner_of(checked.graph, info["node"], path)
     make = getattr(learner.cls, "trained_policy", None)
     if make is None:

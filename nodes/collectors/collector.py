@@ -15,6 +15,7 @@ from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import Actor
 from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
+from flowrl.nodes.devices import available_device, device_param
 from flowrl.nodes.envs.info import info_schema
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, episode_metrics
@@ -25,7 +26,14 @@ from flowrl.nodes.origin import (
     collector_number,
     origin_schema,
 )
-from flowrl.nodes.policy import AnyActMode, Policy, act_mode_state, load_act_mode_state, policy_for
+from flowrl.nodes.policy import (
+    AnyActMode,
+    Policy,
+    act_mode_state,
+    load_act_mode_state,
+    policy_for,
+    use_device,
+)
 
 # A policy, one of its act modes, or a function from a seed to an act mode.
 ActingPolicy = Policy | PartSpec | AnyActMode | Callable[[int], AnyActMode]
@@ -47,6 +55,7 @@ class Collector(Node):
 
     class Config(BaseConfig):
         policy: Any = part("policy", "the policy that acts", shared="policy", phase=True)
+        device: str = device_param("where its networks act")
         origin: bool = param(False, f"rows also have the columns {', '.join(ORIGIN_SCHEMA)}")
         counts: bool = param(
             True,
@@ -133,6 +142,7 @@ class Collector(Node):
         if not hasattr(mode, "forward") or isinstance(mode, type):
             what = f"{shortened_repr(policy)} cannot act"
             raise TypeError(f"{what}; give a policy, one of its modes, or `policy.collect_mode`")
+        use_device(mode, available_device(self.config.device))
         self.mode, self._weights = mode, None
         self._ignores_weights = isinstance(owner, Policy) and owner.acts_without_weights
         self._update_origin()

@@ -20,6 +20,7 @@ from flowrl.nodes.collectors.episodes import (
     step_when_ready,
 )
 from flowrl.nodes.collectors.transitions import row_schema, transitions
+from flowrl.nodes.devices import device_facts
 from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.origin import OFFSET_COLUMN
 from flowrl.nodes.policy import Policy
@@ -55,7 +56,7 @@ class EpisodeCollector(Collector):
             env_steps=None if config.counts else 0,
             nondeterministic=why,
             acts_on={"weights": policy.weights_columns()},
-            imports=policy.imported_modules(learn=False),
+            **device_facts(config, policy, False, surroundings.runs_here),
         )
 
     def setup(self) -> None:

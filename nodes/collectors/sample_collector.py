@@ -17,6 +17,7 @@ from flowrl.nodes.collectors.collector import Collector, requested_count
 from flowrl.nodes.collectors.independent_stepping import IndependentStepping
 from flowrl.nodes.collectors.row_slicer import PendingSteps, RowSlicer, sliced_schema
 from flowrl.nodes.collectors.transitions import row_schema, step_schema
+from flowrl.nodes.devices import device_facts
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.nstep import nstep_of
@@ -74,7 +75,7 @@ class SampleCollector(Collector):
             env_steps=config.n_sample if config.counts else 0,
             nondeterministic=why if config.stepping == "ready" else "",
             acts_on={"weights": policy.weights_columns()},
-            imports=policy.imported_modules(learn=False),
+            **device_facts(config, policy, False, surroundings.runs_here),
         )
 
     @classmethod

@@ -19,6 +19,7 @@ from flowrl.nodes.collectors.collector import requested_count
 from flowrl.nodes.collectors.episodes import order_by_env
 from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
 from flowrl.nodes.collectors.transitions import row_schema, transitions
+from flowrl.nodes.devices import available_device, device_facts, device_param
 from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.agent_rows import env_spec
@@ -29,7 +30,7 @@ from flowrl.nodes.evaluators.own_envs import forward_records, make_own_manager
 from flowrl.nodes.evaluators.video import EpisodeRecorder, RenderingEnvPart, render_episodes
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.observations import flatten_columns
-from flowrl.nodes.policy import policy_for
+from flowrl.nodes.policy import policy_for, use_device
 
 DEFAULT_MOST_ENVS = 10
 
@@ -61,6 +62,7 @@ class Evaluator(Node):
             replaced_by="envs",
         )
         policy: Any = part("policy", "the policy that acts", shared="policy")
+        device: str = device_param("where its networks act")
         episodes: int = param(20, "episodes in each evaluation", ge=1)
         env_count: int | None = param(
             None,
@@ -98,7 +100,7 @@ class Evaluator(Node):
         return Facts(
             outs={"data": schema},
             acts_on={"weights": policy.weights_columns()},
-            imports=policy.imported_modules(learn=False),
+            **device_facts(config, policy, False, surroundings.runs_here),
         )
 
     @classmethod
@@ -115,6 +117,7 @@ class Evaluator(Node):
         _check_config(c, spec)
         self.policy = policy_for(c.policy, spec.obs, spec.action)
         self.mode = self.policy.eval_mode(self.ctx.seed_for("act"))
+        use_device(self.mode, available_device(c.device))
         self._failure_metrics: dict[
             str, float
         ] = {}  # of the own envs in the last episodes, if any failed

@@ -17,14 +17,17 @@ from flowrl.core.ports import In, Out, StateOut
 from flowrl.core.saved_state import SavedState, check_names
 from flowrl.core.state import Clock, Count, State
 from flowrl.machine.environment import library_versions
+from flowrl.nodes.algorithm import Algorithm
+from flowrl.nodes.compute import Compute
 from flowrl.nodes.configured_parts import configured_parts
+from flowrl.nodes.devices import available_device, device_facts, device_param
 from flowrl.nodes.greedy_policy import GreedyPolicy
 from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights
 from flowrl.nodes.learners.warm_start import load_networks, read_learner_state
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.nstep import nstep_rule, with_summed_rewards
-from flowrl.nodes.policy import policy_for_rows
+from flowrl.nodes.policy import LearnMode, Policy, policy_for_rows
 
 
 class Learner(Node):
@@ -42,6 +45,7 @@ class Learner(Node):
 
     class Config(BaseConfig):
         policy: Any = part("policy", "the policy that learns", shared="policy")
+        device: str = device_param("where its networks and batches are")
         log_every_iters: int = param(
             100, "train iterations between two reports of mean metrics", ge=1
         )
@@ -59,6 +63,8 @@ class Learner(Node):
         policy = policy_for_rows(config.policy, schema)
         sums = nstep_rule(policy, schema) is not None
         _check_begin(config)
+        if surroundings.runs_here:
+            _check_compute(config, policy)
         _check_averaged(config, surroundings)
         return Facts(
             outs={"priorities": {"priority": policy.priority_column()}},
@@ -67,7 +73,7 @@ class Learner(Node):
             acts_on=dict.fromkeys(("weights", "averaged"), policy.weights_columns()),
             on_policy=policy.on_policy,
             needs_order=frozenset({"data"} if policy.needs_order or sums else ()),
-            imports=policy.imported_modules(learn=True),
+            **device_facts(config, policy, True, surroundings.runs_here),
         )
 
     @classmethod
@@ -82,7 +88,8 @@ class Learner(Node):
         self.policy = policy_for_rows(self.config.policy, schema)
         # By hand, batches are those of a buffer, which has summed their rewards.
         self._rule = nstep_rule(self.policy, schema) if schema else None
-        self.mode = self.policy.learn_mode(self.ctx.seed_for("learn"))
+        _check_compute(self.config, self.policy)
+        self.mode = self._make_mode(self.ctx.seed_for("learn"))
         hooks: list[Hook] = configured_parts(self.config, "hooks", Hook)
         self.hooks = sorted(hooks, key=lambda hook: hook.config.priority)
         for hook in hooks:
@@ -223,6 +230,12 @@ class Learner(Node):
 
     # the parts of it
 
+    def _make_mode(self, seed: int) -> LearnMode:
+        compute = compute_of(self.config)
+        if isinstance(self.policy, Algorithm):
+            return self.policy.learn_mode(seed, compute)
+        return self.policy.learn_mode(seed)
+
     def _whole_state(self) -> State:
         weights = self.state()
         saved = SavedState.of(self.state_dict())
@@ -297,6 +310,18 @@ def _check_begin(config: Any) -> None:
         what = f"there is no checkpoint '{path}'"
         hint = "a run writes them to its folder `checkpoints`"
         raise UnsoundError(what, hint, "begin_with")
+
+
+def compute_of(config: Any) -> Compute:
+    """How a learner with this config computes."""
+    return Compute(device=available_device(config.device))
+
+
+def _check_compute(config: Any, policy: Policy) -> None:
+    """Refuse a way to compute that is not possible here, or that the policy does not know."""
+    if compute_of(config) != Compute() and not isinstance(policy, Algorithm):
+        what = f"{type(policy).__name__} learns on the CPU only, because it is no `Algorithm`"
+        raise UnsoundError(what, "leave out `device`", "device")
 
 
 def _check_averaged(config: Any, surroundings: Surroundings) -> None:

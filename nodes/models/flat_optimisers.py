@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from flowrl.core.saved_state import check_names
+from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.lazy import tensor
 
 
@@ -100,4 +101,4 @@ class FlatSgd:
 
 
 def _saved(**vectors: Tensor) -> dict[str, Any]:
-    return {name: vector.cpu().numpy().copy() for name, vector in vectors.items()}
+    return {name: to_numpy(vector).copy() for name, vector in vectors.items()}

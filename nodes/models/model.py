@@ -23,7 +23,8 @@ from flowrl.core.import_paths import (
     refuse_standard_library,
 )
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.devices import CPU, to_device, to_numpy
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.features import Layout, feature_leaves
 from flowrl.nodes.models.heads import Heads, ImplicitHead
 from flowrl.nodes.models.layers import Initialisation, Layer
@@ -92,13 +93,14 @@ class Model(Part):
         heads: Heads,
         wanted: Collection[str],
         rng: np.random.Generator | None = None,
+        device: str = CPU,
     ) -> InferenceModel:
         """Make the function that acts with the wanted heads; it needs weights before it acts.
 
         Noisy layers draw their noise from `rng`; without it they act without noise.
         """
         module = self.build(obs, {name: heads[name] for name in wanted}, seed=0)
-        return TorchInference(module, heads, wanted, rng)
+        return TorchInference(module, heads, wanted, rng, device)
 
     def memory_columns(self) -> Schema:
         """The memory of a recurrent model, for one env."""
@@ -126,39 +128,41 @@ class TorchInference:
         heads: Heads,
         wanted: Collection[str],
         rng: np.random.Generator | None = None,
+        device: str = CPU,
     ) -> None:
-        self.module, self.wanted, self.rng = module.eval(), tuple(wanted), rng
+        self.module, self.device = module.eval().to(device), device
+        self.wanted, self.rng = tuple(wanted), rng
         self.arguments: dict[str, Any] = {}
         implicit = [h for n in wanted if isinstance(h := heads[n], ImplicitHead)]
         if any(not head.shares for head in implicit):
-            self.arguments["tau"] = tensor(acting_fractions()).unsqueeze(0)
+            self.arguments["tau"] = to_device(acting_fractions(), device).unsqueeze(0)
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         load_parameters(self.module, arrays)
 
     def __call__(self, obs: Array, memory: Array | None = None) -> dict[str, Array]:
-        names, arguments = self.wanted, self.arguments
+        names, arguments = self.wanted, dict(self.arguments)
         if memory is not None:
-            begins = torch.zeros((len(memory), 1), dtype=torch.bool)
-            arguments = {**arguments, "memory": tensor(memory), "begins": begins}
+            begins = torch.zeros((len(memory), 1), dtype=torch.bool, device=self.device)
+            arguments |= {"memory": to_device(memory, self.device), "begins": begins}
             names = (*names, MEMORY)
         if self.rng is not None:
             self._draw_noise(self.rng)
         with torch.inference_mode():
-            heads = self.module(_tensors(obs), **arguments)
-        return {name: heads[name].numpy() for name in names}
+            heads = self.module(self._tensors(obs), **arguments)
+        return {name: to_numpy(heads[name]) for name in names}
+
+    def _tensors(self, obs: Array) -> Any:
+        if obs.dtype.names is None:
+            return to_device(obs, self.device)
+        leaves = {leaf: np.ascontiguousarray(obs[leaf]) for leaf in obs.dtype.names}
+        return {leaf: to_device(array, self.device) for leaf, array in leaves.items()}
 
     def _draw_noise(self, rng: np.random.Generator) -> None:
         from flowrl.nodes.models.torch_layers import draw_noise, has_noise
 
         if has_noise(self.module):
             draw_noise(self.module, torch.Generator().manual_seed(int(rng.integers(2**62))))
-
-
-def _tensors(obs: Array) -> Any:
-    if obs.dtype.names is None:
-        return tensor(obs)
-    return {leaf: tensor(np.ascontiguousarray(obs[leaf])) for leaf in obs.dtype.names}
 
 
 class LayeredModel(Model):
@@ -214,9 +218,10 @@ class LayeredModel(Model):
         heads: Heads,
         wanted: Collection[str],
         rng: np.random.Generator | None = None,
+        device: str = CPU,
     ) -> InferenceModel:
-        if self.acts_in_torch(obs, heads):
-            return super().inference_model(obs, heads, wanted, rng)
+        if device != CPU or self.acts_in_torch(obs, heads):
+            return super().inference_model(obs, heads, wanted, rng, device)
         c = self.config
         return NumpyModel(
             obs,

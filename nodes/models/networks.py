@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from flowrl.core.batch import Array, Column
 from flowrl.core.saved_state import check_names
+from flowrl.nodes.compute import DEFAULT, Compute
+from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.models.action_mask import mask_leaf, mask_tensor
 from flowrl.nodes.models.input_columns import Inputs, input_columns, leaf_name
 from flowrl.nodes.models.numpy_model import MEMORY
@@ -51,12 +53,15 @@ class Network:
         masked: str = "",
         recurrent: bool = False,
         masks_each: bool = False,
+        *,
+        compute: Compute = DEFAULT,
     ) -> None:
         """With `masked`, this head has the score `FORBIDDEN` where the observed action mask forbids an action.
 
         Actions are its last axis, or with `masks_each`, the last but one.
         """
-        self.module, self.params = module, flatten_parameters(module)
+        self.module = module.to(compute.device)
+        self.params, self.compute = flatten_parameters(module), compute
         self.inputs, self.recurrent = inputs, recurrent
         self._leaf, self._row_dims = _first_leaf(inputs)
         self._mask = _mask_name(inputs) if masked else None
@@ -141,7 +146,8 @@ class Network:
     def frozen_copy(self) -> Network:
         """A copy that is not trained, such as a target network."""
         module = copy.deepcopy(self.module).requires_grad_(False)
-        return Network(module, self.inputs, self._masked, self.recurrent, self._masks_each)
+        how = self._masked, self.recurrent, self._masks_each
+        return Network(module, self.inputs, *how, compute=self.compute)
 
     def move_towards(self, other: Network, tau: float = 1.0) -> None:
         """Move the parameters towards those of `other` by the fraction tau (Polyak averaging); copy buffers."""
@@ -152,10 +158,11 @@ class Network:
     def weights(self, needed: Callable[[str], bool] = lambda name: True) -> dict[str, Array]:
         """A copy of the needed parameters and buffers, by name."""
         names, parameters = zip(*self.module.named_parameters(), strict=True)
-        vector = self.params.detach().clone().cpu()
+        vector = torch.from_numpy(to_numpy(self.params).copy())
         views = dict(zip(names, _views(vector, parameters), strict=True))
-        views.update((name, buffer.cpu().clone()) for name, buffer in self._buffers.items())
-        return {name: view.numpy() for name, view in views.items() if needed(name)}
+        arrays = {name: view.numpy() for name, view in views.items()}
+        arrays |= {name: to_numpy(buffer).copy() for name, buffer in self._buffers.items()}
+        return {name: array for name, array in arrays.items() if needed(name)}
 
     def load_weights(self, arrays: Mapping[str, Array]) -> None:
         """Copy arrays into all parameters and buffers."""
@@ -181,8 +188,9 @@ class TrainableNetwork(Network):
         *,
         optimiser: Optimiser | None = None,
         max_grad_norm: float | None = None,
+        compute: Compute = DEFAULT,
     ) -> None:
-        super().__init__(module, inputs, masked, recurrent, masks_each)
+        super().__init__(module, inputs, masked, recurrent, masks_each, compute=compute)
         self.max_grad_norm = max_grad_norm
         self.grads = torch.zeros_like(self.params)
         self.parameters = list(module.parameters())
@@ -254,10 +262,13 @@ class TrainablePart:
 class LearnedNumber(TrainableNetwork):
     """A number that is learned by gradients, such as a temperature."""
 
-    def __init__(self, value: float, optimiser: Optimiser | None = None) -> None:
+    def __init__(
+        self, value: float, optimiser: Optimiser | None = None, compute: Compute = DEFAULT
+    ) -> None:
         module = nn.Module()
         module.register_parameter("value", nn.Parameter(torch.tensor([float(value)])))
-        super().__init__(module, {"obs": Column("float32")}, optimiser=optimiser)
+        inputs = {"obs": Column("float32")}
+        super().__init__(module, inputs, optimiser=optimiser, compute=compute)
 
     @property
     def value(self) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from flowrl.nodes.devices import to_float
 from flowrl.nodes.models.heads import (
     DuelingHead,
     FreeHead,
@@ -80,7 +81,7 @@ def draw_noise(module: nn.Module, generator: torch.Generator) -> None:
     for layer in module.modules():
         if isinstance(layer, TorchDense) and hasattr(layer, "weight_sigma"):
             size, device = layer.in_features + layer.out_features, layer.weight.device
-            normal = torch.randn(size, generator=generator, device=device)
+            normal = torch.randn(size, generator=generator).to(device)
             noise = normal.sign() * normal.abs().sqrt()
             layer.noise = noise[: layer.in_features], noise[layer.in_features :]
 
@@ -138,7 +139,7 @@ class TorchBatchNorm(nn.Module):
 
     def _corrections(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor] | None:
         """r and d; None for the first batches."""
-        if int(self.batches) < self.warmup_batches:
+        if to_float(self.batches) < self.warmup_batches:
             return None
         epsilon = float(NORM_EPSILON)
         running = (self.var + epsilon).sqrt()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from flowrl.core.batch import Column
+from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.lazy import tensor
 from flowrl.nodes.models.features import (
     BYTE_SCALE,
@@ -113,8 +114,8 @@ class FeatureNormaliser(nn.Module):
     def update(self, features: Tensor) -> None:
         """Update the moments with features (B, F)."""
         moments = Moments()
-        moments.load_state_dict({name: getattr(self, name).cpu().numpy() for name in MOMENTS})
-        moments.update(features.cpu().numpy())
+        moments.load_state_dict({name: to_numpy(getattr(self, name)) for name in MOMENTS})
+        moments.update(to_numpy(features))
         for name, value in moments.state_dict().items():
             getattr(self, name).copy_(torch.as_tensor(value))
 

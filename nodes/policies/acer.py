@@ -13,10 +13,11 @@ from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, Columns, NetworkActMode
 from flowrl.nodes.actor_critic import ActorCritic
 from flowrl.nodes.algorithm import Net, TargetRule, UnrollRule, follows
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.devices import to_numpy
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import LinearHead
 from flowrl.nodes.models.numpy_model import MEMORY, softmax
-from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode, to_numpy
+from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
 from flowrl.nodes.returns import retrace
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -121,7 +122,7 @@ class Acer(ActorCritic):
             )
             lambda_ = self.config.retrace_lambda
             found = retrace(ratio_tp1, r, discount, q_now, q_next, v_next, cut, lambda_)
-            return tensor(found.astype(np.float32)).view(b.reward.shape)
+            return self.tensor(found.astype(np.float32).reshape(b.array("reward").shape))
 
         def unrolled(self, net: Network, b: LearnBatch) -> Any:
             """The heads of all steps, and of the last step's next observation."""

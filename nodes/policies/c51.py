@@ -11,7 +11,7 @@ from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, expected_values
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import Head, action_values
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.value_based import ValueBased, ValueBasedLearnMode
@@ -50,7 +50,7 @@ class C51(ValueBased):
         policy: C51
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
-            atoms = tensor(self.policy.atoms)
+            atoms = self.tensor(self.policy.atoms)
             with torch.no_grad():
                 p_tp1 = self.q_target(b.next_obs)["q"].softmax(-1)  # (B, n, atoms)
                 chooser = self.q(b.next_obs)["q"].softmax(-1) if self.config.double else p_tp1

@@ -9,7 +9,7 @@ import numpy as np
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes import losses
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import LinearHead
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.policies.ddpg import Ddpg
@@ -43,7 +43,7 @@ class D4pg(Ddpg):
 
         def learn_critic(self, b: LearnBatch, action_tp1: Any) -> dict[str, Any]:
             """Move the distribution of Z(s_t, a_t) towards that of r_t + discount_t Z_target(s_tp1, a_tp1)."""
-            atoms = tensor(self.policy.atoms)
+            atoms = self.tensor(self.policy.atoms)
             with torch.no_grad():
                 p_tp1 = self.logits(self.critic_target, b.next_obs, action_tp1).softmax(-1)
                 target_t = losses.categorical_projection(atoms, p_tp1, b.reward, b.discount)
@@ -58,7 +58,7 @@ class D4pg(Ddpg):
 
         def value(self, critic: Network, obs: Any, action: Any) -> Any:
             """The mean return (B,)."""
-            return self.logits(critic, obs, action).softmax(-1) @ tensor(self.policy.atoms)
+            return self.logits(critic, obs, action).softmax(-1) @ self.tensor(self.policy.atoms)
 
         def logits(self, critic: Network, obs: Any, action: Any) -> Any:
             """The logits of the atoms (B, atoms) of the one critic."""

@@ -68,9 +68,7 @@ class DiscreteSac(Algorithm):
         policy: DiscreteSac
 
         def begin(self) -> None:
-            from flowrl.nodes.models.networks import LearnedNumber
-
-            self.log_alpha = LearnedNumber(math.log(self.config.alpha))
+            self.log_alpha = self.learned_number(math.log(self.config.alpha))
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             alpha = self.log_alpha.value.detach().exp()

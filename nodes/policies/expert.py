@@ -20,6 +20,7 @@ from flowrl.nodes.policy import (
     act_mode_state,
     load_act_mode_state,
     policy_for,
+    use_device,
 )
 
 
@@ -95,7 +96,7 @@ class Expert(Policy):
             what = f"'{path}' does not fit the policy: {error}"
             hint = "give the policy that was trained, its model included, as `trained`"
             raise UnsoundError(what, hint, "checkpoint") from error
-        return FixedWeightsMode(mode)
+        return FixedWeightsMode(mode, state)
 
     def _refuse_to_learn(self) -> NoReturn:
         raise UnsoundError("the expert policy does not learn", "give the learner another", "policy")
@@ -104,9 +105,13 @@ class Expert(Policy):
 class FixedWeightsMode:
     """An act mode that ignores new weights."""
 
-    def __init__(self, mode: Any) -> None:
-        self.mode = mode
+    def __init__(self, mode: Any, state: State) -> None:
+        self.mode, self._state = mode, state
         self.memory: Schema = getattr(mode, "memory", {})
+
+    def use_device(self, device: str) -> None:
+        use_device(self.mode, device)
+        self.mode.load(self._state)
 
     def load(self, state: State) -> None:
         """Keep the weights of the checkpoint."""

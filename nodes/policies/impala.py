@@ -8,8 +8,8 @@ import numpy as np
 
 from flowrl.core.config import param
 from flowrl.nodes.actor_critic import ActorCritic, ActorCriticLearnMode
-from flowrl.nodes.lazy import tensor
-from flowrl.nodes.network_learn_mode import LearnBatch, to_numpy
+from flowrl.nodes.devices import to_numpy
+from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.returns import vtrace
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -51,12 +51,10 @@ class Impala(ActorCritic):
         def corrected(self, b: LearnBatch, log_ratio: Any) -> tuple[Any, Any]:
             """The targets of the value head and the advantages, shaped as `b.reward`."""
             c = self.config
-            v_t, v_tp1, cut_t = map(to_numpy, self.values(b))
-            reward, discount, log_ratio = (
-                to_numpy(column.flatten()) for column in (b.reward, b.discount, log_ratio)
-            )
+            v_t, v_tp1, cut_t = self.values(b)
+            reward, discount = (b.array(name).reshape(-1) for name in ("reward", "discount"))
             found = vtrace(
-                np.exp(log_ratio),
+                np.exp(to_numpy(log_ratio.flatten())),
                 reward,
                 discount,
                 v_t,
@@ -66,5 +64,6 @@ class Impala(ActorCritic):
                 c_limit=c.c_limit,
                 lambda_=c.gae_lambda,
             )
-            target, advantage = (tensor(x).view(b.reward.shape) for x in found)
+            shape = b.array("reward").shape
+            target, advantage = (self.tensor(x.reshape(shape)) for x in found)
             return target, advantage

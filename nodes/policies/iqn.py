@@ -8,7 +8,7 @@ from typing import Any
 from flowrl.core.config import param
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, quantile_means
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import Head, ImplicitHead
 from flowrl.nodes.models.numpy_model import acting_fractions
 from flowrl.nodes.network_learn_mode import LearnBatch
@@ -40,18 +40,15 @@ class Iqn(ValueBased):
             c, rows = self.config, len(b)
             with torch.no_grad():
                 chooser = self.q if c.double else self.q_target
-                midpoints = tensor(acting_fractions()).unsqueeze(0)
+                midpoints = self.tensor(acting_fractions()).unsqueeze(0)
                 scores = chooser(b.next_obs, tau=midpoints)["q"].mean(1)
                 best = self.best_actions(scores, b.next_obs)
-                z_tp1 = self.q_target(b.next_obs, tau=self.draw(rows, c.target_fractions))["q"]
+                z_tp1 = self.q_target(b.next_obs, tau=self.uniform(rows, c.target_fractions))["q"]
                 z_best = losses.chosen_each(z_tp1.transpose(1, 2), best)  # (B, target_fractions)
                 target_t = b.reward.unsqueeze(1) + b.discount.unsqueeze(1) * z_best
-            tau = self.draw(rows, c.fractions)
+            tau = self.uniform(rows, c.fractions)
             z_t = losses.chosen_each(self.q(b.obs, tau=tau)["q"].transpose(1, 2), b.action)
             loss = b.weighted_mean(losses.quantile_huber(z_t, target_t, tau))
             norm = self.q.descend(loss, self.now.lr)
             priority = (target_t.mean(1) - z_t.detach().mean(1)).abs()
             return {"loss": loss, "q": z_t.mean(), "grad_norm": norm, "priority": priority}
-
-        def draw(self, rows: int, count: int) -> Any:
-            return torch.rand((rows, count), generator=self.generator)

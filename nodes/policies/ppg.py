@@ -11,9 +11,10 @@ from flowrl.core.batch import Array, Batch
 from flowrl.core.config import param, part
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.algorithm import Net
+from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import ScalarHead
-from flowrl.nodes.network_learn_mode import LearnBatch, to_numpy
+from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.observations import SEPARATOR
 from flowrl.nodes.policies.ppo import Ppo
 
@@ -84,7 +85,9 @@ class Ppg(Ppo):
             mean, std = self.return_moments()
             self.rows.add({**select_obs(b), "returns": to_numpy(b.target) * std + mean})
             if (self.iters + 1) % self.config.auxiliary_every_iters == 0:
-                found |= self.learn_auxiliary(LearnBatch(self.rows.take(), {}, None))
+                found |= self.learn_auxiliary(
+                    LearnBatch(self.rows.take(), {}, None, self.compute.device)
+                )
             return found
 
         def learn_auxiliary(self, b: LearnBatch) -> dict[str, Any]:

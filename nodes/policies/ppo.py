@@ -8,11 +8,11 @@ import numpy as np
 
 from flowrl.core.config import param, part
 from flowrl.nodes.actor_critic import ActorCritic, ActorCriticLearnMode
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.losses import clipped_policy_loss, clipped_value_loss
 from flowrl.nodes.models.numpy_model import MEMORY
 from flowrl.nodes.moments import Moments
-from flowrl.nodes.network_learn_mode import LearnBatch, to_numpy
+from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.returns import gae, normalise
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -78,10 +78,10 @@ class Ppo(ActorCritic):
 
         def targets(self, b: LearnBatch) -> tuple[Any, Any, Any]:
             """The advantages, and the targets and old values of the value head, shaped as `b.reward`."""
-            v_t, v_tp1, cut_t = map(to_numpy, self.values(b))
+            v_t, v_tp1, cut_t = self.values(b)
             mean, std = self.return_moments()
             scaled_t, scaled_tp1 = v_t * std + mean, v_tp1 * std + mean
-            reward, discount = (to_numpy(column.flatten()) for column in (b.reward, b.discount))
+            reward, discount = (b.array(name).reshape(-1) for name in ("reward", "discount"))
             advantage = gae(reward, discount, scaled_t, scaled_tp1, cut_t, self.config.gae_lambda)
             target = scaled_t + advantage
             if self.config.normalise_values:
@@ -89,9 +89,9 @@ class Ppo(ActorCritic):
                 mean, std = self.return_moments()
             if self.config.normalise_advantages:
                 advantage = normalise(advantage)
-            shape = b.reward.shape
+            shape = b.array("reward").shape
             advantage_t, target_t, old_t = (
-                tensor(x).view(shape)
+                self.tensor(x.reshape(shape))
                 for x in (advantage, (target - mean) / std, (scaled_t - mean) / std)
             )
             return advantage_t, target_t, old_t

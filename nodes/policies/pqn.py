@@ -8,9 +8,10 @@ from flowrl.core.config import param, part
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, epsilon_greedy, greedy
 from flowrl.nodes.algorithm import Algorithm, Net
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.devices import to_numpy
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import LinearHead
-from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode, to_numpy
+from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
 from flowrl.nodes.returns import q_lambda
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -79,6 +80,7 @@ class Pqn(Algorithm):
             """The Q(lambda) returns of all rows (N,)."""
             with torch.no_grad():
                 v_tp1 = self.q(b.next_obs)["q"].amax(-1)
-            cut_t = b.last | b.terminated | b.truncated
-            reward, discount, value, cut = map(to_numpy, (b.reward, b.discount, v_tp1, cut_t))
-            return tensor(q_lambda(reward, discount, value, cut, self.config.q_lambda))
+            reward, discount = b.array("reward"), b.array("discount")
+            cut_t = b.array("last") | b.array("terminated") | b.array("truncated")
+            returns = q_lambda(reward, discount, to_numpy(v_tp1), cut_t, self.config.q_lambda)
+            return self.tensor(returns)

@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.core.config import param
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, quantile_means
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import Head, action_values
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.value_based import ValueBased, ValueBasedLearnMode
@@ -48,7 +48,7 @@ class Qrdqn(ValueBased):
                 z_best = losses.chosen_each(z_tp1, chooser.mean(-1).argmax(-1))
                 target_t = b.reward.unsqueeze(1) + b.discount.unsqueeze(1) * z_best
             z_t = losses.chosen_each(self.q(b.obs)["q"], b.action)
-            fractions = tensor(self.policy.fractions)
+            fractions = self.tensor(self.policy.fractions)
             error = losses.quantile_huber(z_t, target_t, fractions)
             loss = b.weighted_mean(error)
             norm = self.q.descend(loss, self.now.lr)

@@ -42,5 +42,6 @@ class Redq(Sac):
             q = critic(obs=obs, action=action)["q"]
             if critic is self.critic:
                 return q.mean(1)
-            few = torch.randperm(q.shape[1], generator=self.generator)[: self.config.target_critics]
+            order = torch.randperm(q.shape[1], generator=self.generator)
+            few = order[: self.config.target_critics].tolist()
             return q[:, few].amin(1)

@@ -7,8 +7,7 @@ from typing import Any
 from flowrl.core.config import param, part
 from flowrl.nodes.actor_critic import DEFAULT_MODEL, ActorCritic, ActorCriticLearnMode
 from flowrl.nodes.algorithm import Algorithm, Net
-from flowrl.nodes.lazy import tensor
-from flowrl.nodes.network_learn_mode import LearnBatch, to_numpy
+from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.returns import discounted_returns, normalise
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -41,10 +40,10 @@ class Reinforce(ActorCritic):
 
     class Learn(ActorCriticLearnMode):
         def learn(self, b: LearnBatch) -> dict[str, Any]:
-            returns = discounted_returns(to_numpy(b.reward), to_numpy(b.last), self.config.gamma)
+            returns = discounted_returns(b.array("reward"), b.array("last"), self.config.gamma)
             weight = normalise(returns) if self.config.normalise_returns else returns
             logp, entropy = self.policy.distribution.logp_entropy(self.net(b.obs), b)
-            policy_loss = -(logp * tensor(weight)).mean()
+            policy_loss = -(logp * self.tensor(weight)).mean()
             entropy = entropy.mean()
             norm = self.net.descend(policy_loss - self.now.entropy_weight * entropy, self.now.lr)
             found = {"policy_loss": policy_loss, "entropy": entropy, "grad_norm": norm}

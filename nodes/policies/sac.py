@@ -69,9 +69,7 @@ class Sac(Algorithm):
         policy: Sac
 
         def begin(self) -> None:
-            from flowrl.nodes.models.networks import LearnedNumber
-
-            self.log_alpha = LearnedNumber(math.log(self.config.alpha))
+            self.log_alpha = self.learned_number(math.log(self.config.alpha))
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             alpha = self.log_alpha.value.detach().exp()
@@ -111,7 +109,7 @@ class Sac(Algorithm):
         def draw(self, obs: Any) -> tuple[Any, Any]:
             """Actions (B, n) in (-1, 1) of the policy, and the logarithms of their likelihoods (B,)."""
             heads = self.actor(obs)
-            noise = torch.randn(heads["mean"].shape, generator=self.generator)
+            noise = self.normal(*heads["mean"].shape)
             return losses.squashed_gaussian(heads["mean"], heads["log_std"], noise)
 
         def value(self, critic: Network, obs: Any, action: Any) -> Any:

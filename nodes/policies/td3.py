@@ -85,7 +85,7 @@ class Td3(Algorithm):
             c = self.config
             with torch.no_grad():
                 action = self.actor_target(b.next_obs)["action"].tanh()
-                noise = torch.randn(action.shape, generator=self.generator) * c.smoothing
+                noise = self.normal(*action.shape) * c.smoothing
                 return losses.smoothed_action(action, noise, c.smoothing_limit)
 
         def learn_critic(self, b: LearnBatch, action_tp1: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes import losses
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import LinearHead
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.policies.sac import Sac
@@ -48,7 +48,7 @@ class Tqc(Sac):
                 v_tp1 = joint - alpha * logp_tp1.unsqueeze(1)
                 target_t = b.reward.unsqueeze(1) + b.discount.unsqueeze(1) * v_tp1
             z_t = self.critic(obs=b.obs, action=b.unit_action)["q"]  # (B, critics, quantiles)
-            fractions = tensor(self.policy.fractions)
+            fractions = self.tensor(self.policy.fractions)
             targets = target_t.unsqueeze(1).expand(-1, c.critics, -1)
             error = losses.quantile_huber(z_t, targets, fractions).sum(1) / c.quantiles
             loss = b.weighted_mean(error)

@@ -9,9 +9,10 @@ from flowrl.core.config import param, part
 from flowrl.nodes import losses
 from flowrl.nodes.actor_critic import DEFAULT_MODEL, ActorCritic, ActorCriticLearnMode
 from flowrl.nodes.algorithm import Algorithm, Net
-from flowrl.nodes.lazy import tensor, torch
+from flowrl.nodes.devices import to_float, to_numpy
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import ScalarHead
-from flowrl.nodes.network_learn_mode import LearnBatch, to_numpy
+from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.returns import normalise
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -77,7 +78,7 @@ class Trpo(ActorCritic):
             c = self.config
             advantage, target = self.advantages(b, c.gae_lambda)
             if c.normalise_advantages:
-                advantage = tensor(normalise(to_numpy(advantage)))
+                advantage = self.tensor(normalise(to_numpy(advantage)))
             b.add(advantage=advantage, target=target)
             found = self.improve_policy(b)
             for _ in range(c.critic_epochs):
@@ -103,12 +104,13 @@ class Trpo(ActorCritic):
                     net.params.copy_(begin + c.shrink**trial * step)
                     heads = net(b.obs)
                     kl = self.policy.distribution.divergence(old, heads).mean()
-                    if kl <= limit and self.gain(heads, b)[0] > gain:
+                    better = self.gain(heads, b)[0] > gain
+                    if to_float((kl <= limit) & better):
                         share = c.shrink**trial
                         break
                 else:
                     net.params.copy_(begin)
-                    kl = torch.zeros(())
+                    kl = torch.zeros_like(gain)
             return {"entropy": entropy, "kl": kl, "step_share": share}
 
         def gain(self, heads: Any, b: LearnBatch) -> tuple[Any, Any]:
