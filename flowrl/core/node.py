@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 Role = Literal["", "collector", "learner", "evaluator"]
 
-RESERVED = frozenset({"type", "replicas", "on_failure", "seed", "context", "config"})
+RESERVED = frozenset(
+    {"type", "replicas", "on_failure", "torch_threads", "seed", "context", "config"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,15 @@ class Facts:
     service: Any = None
     # Modules that making or firing the node imports. A process of several sites imports them once.
     imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The load of a node in a run of which it was the bottleneck."""
+
+    each_s: float  # of one of its firings, or calls, on average
+    torch_threads: int = 1  # in its firings
+    idle_cores: int = 0  # of this machine, which nothing of the run used
 
 
 class UnsoundError(ValueError):
@@ -182,11 +193,8 @@ class Node:
         return Facts(outs=outs)
 
     @classmethod
-    def remedy(cls, config: Any, each_s: float) -> str:
-        """Return what can be changed if a node with this config is the bottleneck of a run; empty if nothing is known.
-
-        One of its firings, or calls, takes `each_s` on average.
-        """
+    def remedy(cls, config: Any, load: Load) -> str:
+        """Return what can be changed if a node with this config is the bottleneck of a run; empty: nothing is known."""
         return ""
 
     def setup(self) -> None:

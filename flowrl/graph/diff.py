@@ -114,7 +114,8 @@ def _node_entries(graph: Graph, other: Graph) -> Entries:
     """The nodes of a graph. A node that has another type in the other graph is compared without its parameters."""
     found = {}
     for name, spec in graph.nodes.items():
-        values = {"type": spec.type, "replicas": spec.replicas, "on_failure": spec.on_failure}
+        engine_keys = ("type", "replicas", "on_failure", "torch_threads")
+        values = {key: getattr(spec, key) for key in engine_keys}
         if name in other.nodes and other.nodes[name].type == spec.type:
             values |= _flattened("", written_params(spec.config))
         found[name] = (spec.type, values)

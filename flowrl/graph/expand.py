@@ -63,6 +63,8 @@ def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
         yield f"    replicas: {spec.replicas}"
     if spec.on_failure != "stop":
         yield f"    on_failure: {spec.on_failure}"
+    if spec.torch_threads is not None:
+        yield f"    torch_threads: {spec.torch_threads}"
     parts = part_fields(type(spec.config))
     sources: dict[str, list[YamlValue]] = {
         name: [

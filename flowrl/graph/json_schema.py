@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from flowrl.core.config import REQUIRED, Config, field_extras
 from flowrl.graph.catalogue import Catalogue, type_summary
-from flowrl.graph.keywords import EDGE_CHAIN, EDGE_END, FAILURES, PLACE
+from flowrl.graph.keywords import EDGE_CHAIN, EDGE_END, FAILURES, PLACE, TORCH_THREADS
 from flowrl.graph.model import EDGE_OPTIONS
 from flowrl.graph.param_reader import part_default, part_fields, written_value
 
@@ -79,7 +79,7 @@ def _root() -> Schema:
         },
         "extends": {"type": "string", "description": "the graph that this one changes"},
         "seed": {**_or_null(_whole_number(0, 2**63 - 1)), "default": 0},
-        "torch_threads": {**_or_null(_whole_number(1, 1024)), "default": 1},
+        "torch_threads": {**_or_null(_whole_number(*TORCH_THREADS)), "default": 1},
         "modules": _modules(),
         "limits": _limits(),
         "snapshots": _snapshots(),
@@ -256,6 +256,10 @@ def _engine_keys() -> Schema:
     return {
         "replicas": {**_whole_number(1), "description": "the number of replicas of this node"},
         "on_failure": {"enum": list(FAILURES), "description": "what a failed firing does"},
+        "torch_threads": {
+            **_whole_number(*TORCH_THREADS),
+            "description": "threads of torch in this node's firings; default: the graph's",
+        },
     }
 
 

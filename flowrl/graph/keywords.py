@@ -18,9 +18,15 @@ ROOT_KEYS = (
     "placements",
 )
 PART_KEYS = ("about", "params", "ports", "nodes", "edges")  # of a part-graph
-NODE_KEYS = ("type", "replicas", "on_failure")  # of every node, beside its parameters
+NODE_KEYS = (
+    "type",
+    "replicas",
+    "on_failure",
+    "torch_threads",
+)  # of every node, beside its parameters
 PHASE_KEYS = ("edges", "steps", "rounds", "set")
 FAILURES = ("stop", "restart", "ignore")
+TORCH_THREADS = (1, 1024)  # the least and the most
 
 NODE_NAME = re.compile(r"[A-Za-z_]\w*(-\w+)*(/[A-Za-z_]\w*(-\w+)*)*")
 PORT_NAME = re.compile(r"[A-Za-z_]\w*")

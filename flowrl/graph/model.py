@@ -40,6 +40,7 @@ class NodeSpec:
     written: YamlValue  # the parameters as they were written, with their locations
     replicas: int = 1
     on_failure: OnFailure = "stop"
+    torch_threads: int | None = None  # in its firings; None: the graph's
     # The sections at the top of the graph, from which the node may take parts.
     shared: Mapping[str, YamlValue] = field(default_factory=dict)
 
@@ -317,6 +318,12 @@ class Graph:
     def nodes_of_role(self, role: str) -> list[str]:
         """The names of the nodes with a role, sorted."""
         return sorted(n for n, spec in self.nodes.items() if spec.cls.role == role)
+
+    @property
+    def most_torch_threads(self) -> int:
+        """The largest number of threads that torch uses at a time on one site."""
+        own = [spec.torch_threads or 1 for spec in self.nodes.values()]
+        return max(self.torch_threads, *own)
 
     @property
     def first_learner(self) -> str | None:

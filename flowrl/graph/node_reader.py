@@ -1,19 +1,27 @@
-"""Reads one node of a graph file: its type, its parameters, `replicas` and `on_failure`."""
+"""Reads one node of a graph file: its type, its parameters, and the keys that every node has."""
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NamedTuple, cast
 
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.core.node import Node
 from flowrl.core.ports import In, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
-from flowrl.graph.keywords import FAILURES, NODE_KEYS
+from flowrl.graph.keywords import FAILURES, NODE_KEYS, TORCH_THREADS
 from flowrl.graph.model import NodeSpec, NodeType, OnFailure
 from flowrl.graph.param_reader import ParamReader, Shared, part_fields
 from flowrl.graph.yaml_text import YamlValue
 
 MOST_REPLICAS = 10_000
+
+
+class EngineKeys(NamedTuple):
+    """What a node has beside its type and its parameters."""
+
+    replicas: int
+    on_failure: OnFailure
+    torch_threads: int | None
 
 
 class NodeReader:
@@ -57,11 +65,11 @@ class NodeReader:
         written = YamlValue(own, item.location, item.key_location)
         self.params.used_sections |= {a["shared"] for a in part_fields(cls.Config).values()}
         config = self.params.read_config(cls.Config, written, shared, path, NODE_KEYS)
-        replicas, on_failure = self.read_engine_keys(name, item, cls)
+        keys = self.read_engine_keys(name, item, cls)
         if config is None:
             return None
         text = str(type_name.value)
-        return NodeSpec(name, text, cls, config, written, replicas, on_failure, shared)
+        return NodeSpec(name, text, cls, config, written, *keys, shared)
 
     def report_port(self, name: str, port: str, cls: NodeType, item: YamlValue) -> None:
         """Report a port that is written like a parameter."""
@@ -73,12 +81,14 @@ class NodeReader:
         what = f"nodes.{name}: '{port}' is a port, not a parameter"
         self.problems.add(item.entry_location, what, f"connect it under `edges`: '{edge}'")
 
-    def read_engine_keys(
-        self, name: str, item: YamlValue, cls: NodeType | None
-    ) -> tuple[int, OnFailure]:
-        """`replicas` and `on_failure` of a node, or of a part-graph (`cls` is None)."""
+    def read_engine_keys(self, name: str, item: YamlValue, cls: NodeType | None) -> EngineKeys:
+        """The engine's keys of a node, or of a part-graph (`cls` is None)."""
         replicas, on_failure = item.fields.get("replicas"), item.fields.get("on_failure")
-        count = 1 if replicas is None else self.read_replicas(f"nodes.{name}.replicas", replicas)
+        count = self.read_number(f"nodes.{name}.replicas", replicas, (1, MOST_REPLICAS)) or 1
+        threads = item.fields.get("torch_threads")
+        torch_threads = self.read_number(f"nodes.{name}.torch_threads", threads, TORCH_THREADS)
+        if torch_threads is not None and threads is not None and cls is not None:
+            self.check_fires(name, "torch_threads", threads, cls)
         failure = "stop" if on_failure is None else on_failure.value
         if on_failure is not None and failure not in FAILURES:
             what = f"nodes.{name}.on_failure is {shortened_repr(on_failure.plain())}"
@@ -89,16 +99,26 @@ class NodeReader:
         if replicas is not None and count > 1 and cls is not None and cls.role == "learner":
             hint = "leave replicas out: groups of learners are not implemented yet"
             self.problems.add(replicas.location, f"nodes.{name}: a learner has one replica", hint)
-        return count, cast(OnFailure, failure)
+        return EngineKeys(count, cast(OnFailure, failure), torch_threads)
 
-    def read_replicas(self, path: str, item: YamlValue) -> int:
-        value = item.value
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if whole and 1 <= cast(int, value) <= MOST_REPLICAS:
-            return cast(int, value)
-        hint = f"expected a whole number from 1 to {MOST_REPLICAS}"
+    def read_number(
+        self, path: str, item: YamlValue | None, between: tuple[int, int]
+    ) -> int | None:
+        """A whole number; None if it is not written, and also, with a problem, if it is none."""
+        if item is None:
+            return None
+        value, (least, most) = item.value, between
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            return value
+        hint = f"expected a whole number from {least} to {most}"
         self.problems.add(item.location, f"{path} is {shortened_repr(item.plain())}", hint)
-        return 1
+        return None
+
+    def check_fires(self, name: str, key: str, item: YamlValue, cls: type[Node]) -> None:
+        """Refuse a key about firings at a service, which has none."""
+        if cls.fire is Node.fire:
+            what = f"nodes.{name}: a service computes within the firing of its client"
+            self.problems.add(item.entry_location, what, f"give {key} to the client")
 
     def check_on_failure(self, name: str, item: YamlValue, cls: type[Node]) -> None:
         if cls.role == "learner":

@@ -168,11 +168,13 @@ class ScopeReader:
         tree = self.read(
             source, f"{name}/", arguments, shared, (*above, source.files[-1].resolve())
         )
-        replicas, on_failure = self.node_reader.read_engine_keys(name, item, None)
+        keys = self.node_reader.read_engine_keys(name, item, None)
         for spec in islice(self.nodes.values(), before, None):
-            spec.replicas *= replicas
+            spec.replicas *= keys.replicas
             if spec.cls.role != "learner" and spec.fires:
-                spec.on_failure = on_failure if on_failure != "stop" else spec.on_failure
+                spec.on_failure = keys.on_failure if keys.on_failure != "stop" else spec.on_failure
+            if spec.fires and spec.torch_threads is None:
+                spec.torch_threads = keys.torch_threads
         self.part_ports[name] = self.read_part_ports(name, tree, source.files[-1])
         self.broken_nodes.discard(name)
 

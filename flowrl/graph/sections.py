@@ -10,7 +10,7 @@ from typing import Any
 
 from flowrl.core.config import replaced_params
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
-from flowrl.graph.keywords import PLACE
+from flowrl.graph.keywords import PLACE, TORCH_THREADS
 from flowrl.graph.model import Graph, Limits, PortRef, SnapshotSettings, linked_groups
 from flowrl.graph.yaml_text import YamlValue
 
@@ -30,7 +30,7 @@ def read_sections(
     graph.about = _read_about(fields.get("about"), problems)
     graph.seed = _read_number(fields.get("seed"), "seed", 0, (0, 2**63 - 1), problems)
     graph.torch_threads = _read_number(
-        fields.get("torch_threads"), "torch_threads", 1, (1, 1024), problems
+        fields.get("torch_threads"), "torch_threads", 1, TORCH_THREADS, problems
     )
     graph.limits = _read_limits(fields.get("limits"), problems)
     graph.snapshots = _read_snapshots(fields.get("snapshots"), problems)

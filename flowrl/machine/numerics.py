@@ -13,10 +13,10 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from flowrl.machine.global_setting import GlobalSetting, current_values, put_bac
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
+
+T = TypeVar("T")
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 INSTRUCTION_VARIABLES = (  # environment variables that choose a library's instruction set
@@ -75,6 +77,23 @@ def reset_numerics(threads: int) -> None:
     pools = _find_pools()
     settle(_thread_settings(threads, pools))
     settle(_process_settings(threads, pools))
+
+
+def with_torch_threads(function: Callable[..., T], threads: int) -> Callable[..., T]:
+    """Return the function. While it runs, torch has this number of threads in the thread that calls it."""
+
+    def call(*arguments: Any) -> T:
+        torch = _loaded_torch()
+        if torch is None:
+            return function(*arguments)
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return function(*arguments)
+        finally:
+            torch.set_num_threads(before)
+
+    return call
 
 
 class BorrowedProcess:

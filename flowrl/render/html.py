@@ -80,6 +80,8 @@ def _facts(checked: CheckedGraph, spec: NodeSpec) -> Iterator[tuple[str, str, bo
         yield "replicas", str(spec.replicas), True, ""
     if spec.on_failure != "stop":
         yield "on failure", spec.on_failure, True, ""
+    if spec.torch_threads is not None:
+        yield "torch threads", str(spec.torch_threads), True, ""
     facts = checked.facts.get(spec.name)
     if facts is None:
         return

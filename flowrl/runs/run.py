@@ -19,15 +19,17 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
 from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, instance_key
 from flowrl.core.errors import RunError, UsageError, attached_files
+from flowrl.core.node import Load
 from flowrl.core.project_modules import importable_modules
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand, parameter_lines
-from flowrl.graph.model import Graph, Limits
+from flowrl.graph.model import Graph, Limits, NodeSpec
 from flowrl.graph.param_reader import written_params
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.settings import Setting, graph_settings
 from flowrl.graph.site_layout import make_layout
 from flowrl.graph.yaml_text import flow_text
+from flowrl.machine.cores import usable_cores
 from flowrl.machine.crash_tracebacks import crash_tracebacks
 from flowrl.machine.environment import environment, library_versions
 from flowrl.machine.numerics import reset_numerics, settled_numerics
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from flowrl.cluster.joined_hosts import JoinedHosts
 
 SLOW_CLOSE_S = 5.0
+ROUNDING = 0.05  # the share of a core that is no work: a core used for 5 % counts as idle
 SLOW_CLOSE = "the nodes take long to close; Ctrl-C leaves them as they are and keeps the result"
 STATUS_OF_REASON: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
@@ -337,8 +340,22 @@ class Run:
         }
 
     def _remedy_of(self, node: NodeStats) -> str:
-        spec = self.graph.nodes[node.instance.partition("#")[0]]
-        return spec.cls.remedy(spec.config, node.busy_s / max(node.fired, 1))
+        spec = self._spec_of(node)
+        load = Load(node.busy_s / max(node.fired, 1), self._threads_of(node), self._idle_cores())
+        return spec.cls.remedy(spec.config, load)
+
+    def _spec_of(self, node: NodeStats) -> NodeSpec:
+        return self.graph.nodes[node.instance.partition("#")[0]]
+
+    def _threads_of(self, node: NodeStats) -> int:
+        return self._spec_of(node).torch_threads or self.graph.torch_threads
+
+    def _idle_cores(self) -> int:
+        """How many cores of this machine nothing of the run used; 0 if it is unknown, because there are hosts."""
+        if self.hosts is not None or not self.firing_s:
+            return 0
+        used_s = sum(node.busy_s * self._threads_of(node) for node in self.node_stats())
+        return int(max(usable_cores() - used_s / self.firing_s + ROUNDING, 0))
 
     # the parts of a run
 

@@ -86,7 +86,7 @@ class SeedRuns:
         placed = resolve_placement(self.graph, placement)
         check_rendezvous(host_places(self.graph, placed), None)
         require_importable(self.graph)
-        cores = max(len(make_layout(self.graph, placed).kinds), self.graph.torch_threads)
+        cores = max(len(make_layout(self.graph, placed).kinds), self.graph.most_torch_threads)
         self.at_once = min(at_once or max(usable_cores() // cores, 1), len(seeds))
         self._hash_tokens = hash_tokens
         self._display = display or SeedDisplay()

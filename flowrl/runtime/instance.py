@@ -14,6 +14,7 @@ from flowrl.core.node import Node
 from flowrl.core.ports import In, StateIn, StateOut
 from flowrl.core.state import EMPTY_CLOCK, Count
 from flowrl.graph.model import NodeSpec
+from flowrl.machine.numerics import with_torch_threads
 from flowrl.runtime.outputs import OutputPorts
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.site_state import Position, SiteState
@@ -41,7 +42,8 @@ class Instance:
         learned_columns: Mapping[str, Iterable[str]] = MappingProxyType({}),
     ) -> None:
         """`learned_columns` of each output must be finite: a learner learns from them."""
-        self.spec, self.node, self.ctx, self.site = spec, node, context, site
+        self.spec, self.ctx, self.site = spec, context, site
+        self._set_node(node)
         self.key = context.key
         self.role = spec.cls.role
         self.fired = 0
@@ -108,8 +110,12 @@ class Instance:
         return (*self.site.position_prefix, self.order_index, self.ctx.replica, self.fired)
 
     def replace_node(self, node: Node) -> None:
-        self.node = node
+        self._set_node(node)
         self._call = self._call_and_check
+
+    def _set_node(self, node: Node) -> None:
+        self.node, threads = node, self.spec.torch_threads
+        self._fire_node = node.fire if threads is None else with_torch_threads(node.fire, threads)
 
     def is_ready(self) -> bool:
         """Return whether the inputs hold the tokens of a firing. Called for nodes that may lack tokens."""
@@ -195,17 +201,17 @@ class Instance:
 
         Of other firings only numbers are checked.
         """
-        result = self.node.fire(*values)
+        result = self._fire_node(*values)
         self._outputs.check(result, self._consumed_outputs)
         self._outputs.check_numbers(result, self._consumed_outputs)
         is_checked = not self._outputs.learned_columns.keys().isdisjoint(self._consumed_outputs)
-        self._call = self._call_and_check_numbers if is_checked else self.node.fire
+        self._call = self._call_and_check_numbers if is_checked else self._fire_node
         for _ in range(len(self._observers)):
             self._observers.popleft()(result)
         return result
 
     def _call_and_check_numbers(self, *values: Any) -> Any:
-        result = self.node.fire(*values)
+        result = self._fire_node(*values)
         self._outputs.check_numbers(result, self._consumed_outputs)
         return result
 

@@ -211,7 +211,7 @@ def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -
         spec.name,
         replica,
         seed,
-        graph.torch_threads,
+        spec.torch_threads or graph.torch_threads,
         inputs=inputs,
         outs=dict(checked.facts.get(spec.name, Facts()).outs),
         rates=rates,

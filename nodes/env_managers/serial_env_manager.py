@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import Load, UnsoundError
 from flowrl.nodes.env_managers.action_log import ActionLog
 from flowrl.nodes.env_managers.env_error import ENV_EXCEPTIONS, EnvCloseError, describe_failure
 from flowrl.nodes.env_managers.env_history import (
@@ -56,9 +56,9 @@ class SerialEnvManager(EnvManager):
         pass
 
     @classmethod
-    def remedy(cls, config: Any, each_s: float) -> str:
+    def remedy(cls, config: Any, load: Load) -> str:
         """Worker processes, unless the envs are so cheap that messages to them take longer."""
-        if config.count == 1 or each_s / config.count < WORTH_A_PROCESS_S:
+        if config.count == 1 or load.each_s / config.count < WORTH_A_PROCESS_S:
             return ""
         return "its envs step one after another in this process; try `sync_subprocess_env_manager`"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowrl.core.node import Load
 from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.env_managers.workers.pipe_waker import ManagerWaker
 from flowrl.nodes.env_managers.workers.shared_rows import SharedRows, shared_rows_for
@@ -24,7 +25,7 @@ class ThreadEnvManager(WorkerEnvManager):
         pass
 
     @classmethod
-    def remedy(cls, config: Any, each_s: float) -> str:
+    def remedy(cls, config: Any, load: Load) -> str:
         """Worker processes, which have a lock each."""
         return (
             "its envs are threads of this process, of which one at a time executes Python; if they compute, try "

@@ -11,7 +11,7 @@ from typing import Any
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.node import Facts, Load, Node, Surroundings, UnsoundError
 from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps
@@ -104,7 +104,7 @@ class Evaluator(Node):
         )
 
     @classmethod
-    def remedy(cls, config: Any, each_s: float) -> str:
+    def remedy(cls, config: Any, load: Load) -> str:
         """Fewer evaluations, or evaluations at the same time as everything else."""
         return "evaluate less often (`every`) or fewer `episodes`, or give it a process of its own (`--placement`)"
 

@@ -12,7 +12,7 @@ from flowrl.core.batch import Batch, Rows, Schema, as_batch
 from flowrl.core.checkpoint import checkpoint_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, param, part, parts
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.node import Facts, Load, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out, StateOut
 from flowrl.core.saved_state import SavedState, check_names
 from flowrl.core.state import Clock, Count, State
@@ -20,7 +20,7 @@ from flowrl.machine.environment import library_versions
 from flowrl.nodes.algorithm import Algorithm
 from flowrl.nodes.compute import Compute
 from flowrl.nodes.configured_parts import configured_parts
-from flowrl.nodes.devices import available_device, device_facts, device_param
+from flowrl.nodes.devices import CPU, available_device, device_facts, device_param
 from flowrl.nodes.greedy_policy import GreedyPolicy
 from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights
@@ -28,6 +28,8 @@ from flowrl.nodes.learners.warm_start import load_networks, read_learner_state
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.nstep import nstep_rule, with_summed_rewards
 from flowrl.nodes.policy import LearnMode, Policy, policy_for_rows
+
+WORTH_THREADS_S = 0.01  # shorter train iterations do not become faster with more threads
 
 
 class Learner(Node):
@@ -75,6 +77,15 @@ class Learner(Node):
             needs_order=frozenset({"data"} if policy.needs_order or sums else ()),
             **device_facts(config, policy, True, surroundings.runs_here),
         )
+
+    @classmethod
+    def remedy(cls, config: Any, load: Load) -> str:
+        """More threads, if train iterations are long and cores are idle."""
+        if config.device != CPU or load.each_s < WORTH_THREADS_S or not load.idle_cores:
+            return ""
+        idle, threads = load.idle_cores, load.torch_threads + load.idle_cores
+        cores = "1 core was" if idle == 1 else f"{idle} cores were"
+        return f"{cores} idle: with images or wide layers, try `torch_threads: {threads}` for this node"
 
     @classmethod
     def trained_policy(

@@ -66,7 +66,7 @@ def test_a_misspelt_engine_key_is_reported_with_the_nearest_name(problems):
 def test_the_hint_for_a_parameter_of_a_part_names_the_part(problems):
     assert problems(rl(learner=", gamma: 0.9")) == [
         "g.yaml:6:35: nodes.learner: unknown key 'gamma'; known: every, on_failure, on_policy, "
-        "policy, replicas, type; a parameter of the policy goes under 'policy:'"
+        "policy, replicas, torch_threads, type; a parameter of the policy goes under 'policy:'"
     ]
 
 

@@ -168,6 +168,18 @@ def test_a_service_fails_with_its_client(problems):
     )
 
 
+def test_torch_threads_of_a_service_are_refused(problems):
+    assert problems(rl(envs="torch_threads: 2"))[0] == (
+        "g.yaml:3:10: nodes.envs: a service computes within the firing of its client; give "
+        "torch_threads to the client"
+    )
+
+
+def test_torch_threads_have_a_range(problems):
+    found = problems(rl(learner="torch_threads: 0"))[0]
+    assert "nodes.learner.torch_threads is 0; expected a whole number from 1 to 1024" in found
+
+
 def test_a_failed_firing_can_be_ignored_only_if_no_node_waits_for_it(problems, checked):
     text = (
         "nodes: {{s: {{type: 'toys:Source', {s}}}, t: {{type: 'toys:Sink', {t}}}}}\nedges: [s -> t]"

@@ -23,7 +23,7 @@ ALL = """
       envs: {type: toys:Envs, replicas: 2}
       collector: toys:Collector
       pair: {type: pair.yaml, on_failure: restart}
-      buffer: {type: toys:Buffer, batch_size: 4, updates: '${width}'}
+      buffer: {type: toys:Buffer, batch_size: 4, updates: '${width}', torch_threads: 3}
       learner: {type: toys:Learner, policy: {lr: 0.5}}
       evaluator: toys:Evaluator
       typed: {type: toys:Typed, must: -1, real: 1e22, text: "# no: comment\\n", table: {a b: 1, '2': 2}}
@@ -77,9 +77,11 @@ def test_the_resolved_graph_reads_back_as_the_same_graph(everything, write):
     assert [str(p) for p in back.problems] == []
     assert expand(back.graph).partition("\n")[2] == text.partition("\n")[2]
     old, new = everything.graph, back.graph
-    assert {n: (s.type, s.config, s.replicas, s.on_failure) for n, s in new.nodes.items()} == {
-        n: (s.type, s.config, s.replicas, s.on_failure) for n, s in old.nodes.items()
+    names = ("type", "config", "replicas", "on_failure", "torch_threads")
+    assert {n: [getattr(s, k) for k in names] for n, s in new.nodes.items()} == {
+        n: [getattr(s, k) for k in names] for n, s in old.nodes.items()
     }
+    assert new.nodes["buffer"].torch_threads == 3
     assert [(str(e), e.changed_options()) for e in new.edges] == [
         (str(e), e.changed_options()) for e in old.edges
     ]

@@ -152,6 +152,10 @@ WRONG: dict[str, tuple[Callable[[Tree], Any], str]] = {
         "nodes.collector.replicas",
     ),
     "a wrong place": (lambda t: t.update(placements={"p": {"a": "b c"}}), "placements.p.a"),
+    "no threads": (
+        lambda t: t["nodes"]["collector"].update(torch_threads=0),
+        "nodes.collector.torch_threads",
+    ),
     "a mistyped failure": (
         lambda t: t["nodes"]["collector"].update(on_failure="retry"),
         "nodes.collector.on_failure",

@@ -74,6 +74,15 @@ def test_a_part_graph_replicates_as_a_unit(write, checked):
     assert found.program.round.firings == {"s": 2, "pair/first": 1, "pair/second": 1, "t": 1}
 
 
+def test_a_part_graph_gives_its_torch_threads_to_nodes_without_their_own(write, checked):
+    write(
+        PART.replace("second: toys:Pipe", "second: {type: 'toys:Pipe', torch_threads: 4}"),
+        "pair.yaml",
+    )
+    nodes = checked(USE.replace("gives: 3", "gives: 3, torch_threads: 2")).graph.nodes
+    assert [nodes[n].torch_threads for n in ("pair/first", "pair/second", "t")] == [2, 4, None]
+
+
 def test_a_part_graph_takes_shared_sections_of_the_outer_graph(write, checked):
     write("ports: {data: l.data}\nnodes: {l: 'toys:Learner'}\n", "part.yaml")
     found = checked("""

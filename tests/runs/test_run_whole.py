@@ -14,7 +14,7 @@ import flowrl
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Limits
-from flowrl.machine.numerics import reset_numerics
+from flowrl.machine.numerics import reset_numerics, with_torch_threads
 from flowrl.runs.folder import read_jsonl
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
@@ -221,6 +221,54 @@ def test_the_graphs_torch_threads_reach_torch(threads: int, tmp_path: Path) -> N
         reset_numerics(1)
     [row] = read_jsonl(tmp_path / "r" / "metrics.jsonl")
     assert (row["made"], row["fired"]) == (threads, threads)
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+def test_a_nodes_torch_threads_reach_torch_in_its_firings_alone(
+    placement: str, tmp_path: Path
+) -> None:
+    graph = toy_graph({"c": "Source"}, ["c -> s, t, u"])
+    sees = {"type": f"{__name__}:SeesThreads"}
+    graph["nodes"] |= {
+        "s": {**sees, "torch_threads": 3},
+        "t": sees,
+        "u": {**sees, "torch_threads": 2},
+    }
+    reset_numerics(1)
+    try:
+        flowrl.load(graph, {"limits.rounds": 2}).run(out=tmp_path / "r", placement=placement)
+    finally:
+        reset_numerics(1)
+    rows = read_jsonl(tmp_path / "r" / "metrics.jsonl")
+    found = {(row["node"], row["made"], row["fired"]) for row in rows}
+    assert len(rows) == 6
+    assert found == {("s", 1, 3), ("t", 1, 1), ("u", 1, 2)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["threads", "processes"])
+def test_bits_with_several_threads_do_not_depend_on_the_placement(
+    placement: str, tmp_path: Path
+) -> None:
+    wide = {"learner.torch_threads": 2, "policy.model.hidden": [512, 512]}
+    graph = flowrl.load("cartpole_ppo", wide)
+    how: dict[str, Any] = {"train_iters": 2, "quiet": True}
+    digests = {
+        graph.run(out=tmp_path / p, placement=p, **how).digest for p in ("serial", placement)
+    }
+    assert len(digests) == 1
+
+
+def test_a_firing_that_fails_gives_the_threads_back() -> None:
+    threads = torch.get_num_threads()
+
+    def fail() -> None:
+        assert torch.get_num_threads() == threads + 1
+        raise ValueError("it failed")
+
+    with pytest.raises(ValueError, match="it failed"):
+        with_torch_threads(fail, threads + 1)()
+    assert torch.get_num_threads() == threads
 
 
 # the summary is honest

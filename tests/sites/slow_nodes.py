@@ -8,7 +8,7 @@ from typing import Any
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.node import Facts, Load, Node, Surroundings
 from flowrl.core.ports import In, Link, Out, Service, StateIn
 from flowrl.core.state import State
 from tests.toys.toy_nodes import TABLE, table
@@ -86,10 +86,10 @@ class TimedService(Node):
         each_s: float = param(0.0, "how long a call takes", ge=0)
 
     @classmethod
-    def remedy(cls, config: Any, each_s: float) -> str:
+    def remedy(cls, config: Any, load: Load) -> str:
         return (
             f"let it work less than {1000 * config.each_s:.0f} ms"
-            if each_s > 0.9 * config.each_s
+            if load.each_s > 0.9 * config.each_s
             else ""
         )
 

@@ -10,7 +10,7 @@ import pytest
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.node import Load, Surroundings, UnsoundError
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.learners.learner import Learner
 from tests.nodes.toy_policies import Toy
@@ -128,3 +128,15 @@ def test_train_counts_iterations_and_env_steps() -> None:
         node.train(batch(), env_steps=10)
     assert node.train_iter == 4
     assert node.state().command == {"iters": 4.0, "steps": 40.0}
+
+
+def test_threads_are_the_remedy_where_long_iterations_leave_cores_idle() -> None:
+    config = Learner.Config(policy=spec())
+    told = Learner.remedy(config, Load(each_s=0.5, torch_threads=1, idle_cores=1))
+    assert told == (
+        "1 core was idle: with images or wide layers, try `torch_threads: 2` for this node"
+    )
+    assert "3 cores were idle" in Learner.remedy(config, Load(0.5, 2, 3))
+    assert "`torch_threads: 5`" in Learner.remedy(config, Load(0.5, 2, 3))
+    assert Learner.remedy(config, Load(each_s=0.5, idle_cores=0)) == ""
+    assert Learner.remedy(config, Load(each_s=0.001, idle_cores=1)) == ""  # more would be slower
