@@ -144,6 +144,8 @@ class Algorithm(Policy):
     unrolls: ClassVar[UnrollRule] = "never"
     # Whether `learn` says when batch normalisation learns the statistics of a batch (`network.batch_statistics`).
     learns_batch_statistics: ClassVar[bool] = False
+    # Settings of a learner (such as `precision`) with which it cannot learn, and why.
+    refused_settings: ClassVar[Mapping[str, str]] = {}
     Learn: ClassVar[type[NetworkLearnMode]]
 
     class Config(BaseConfig):

@@ -18,9 +18,9 @@ from flowrl.core.saved_state import SavedState, check_names
 from flowrl.core.state import Clock, Count, State
 from flowrl.machine.environment import library_versions
 from flowrl.nodes.algorithm import Algorithm
-from flowrl.nodes.compute import Compute
+from flowrl.nodes.compute import Precision, check_settings, compute_of
 from flowrl.nodes.configured_parts import configured_parts
-from flowrl.nodes.devices import CPU, available_device, device_facts, device_param
+from flowrl.nodes.devices import CPU, device_facts, device_param
 from flowrl.nodes.greedy_policy import GreedyPolicy
 from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights
@@ -48,6 +48,14 @@ class Learner(Node):
     class Config(BaseConfig):
         policy: Any = part("policy", "the policy that learns", shared="policy")
         device: str = device_param("where its networks and batches are")
+        precision: Precision = param(
+            "float32",
+            "bf16: passes through networks are in mixed precision; weights stay in float32",
+        )
+        compile: bool = param(
+            False, "compile the passes through networks, which takes time at the start of a run"
+        )
+        accumulate: int = param(1, "gradients of which an optimiser step takes the mean", ge=1)
         log_every_iters: int = param(
             100, "train iterations between two reports of mean metrics", ge=1
         )
@@ -66,7 +74,8 @@ class Learner(Node):
         sums = nstep_rule(policy, schema) is not None
         _check_begin(config)
         if surroundings.runs_here:
-            _check_compute(config, policy)
+            compute_of(config)  # raises if this machine cannot
+        _check_compute(config, policy)
         _check_averaged(config, surroundings)
         return Facts(
             outs={"priorities": {"priority": policy.priority_column()}},
@@ -242,9 +251,8 @@ class Learner(Node):
     # the parts of it
 
     def _make_mode(self, seed: int) -> LearnMode:
-        compute = compute_of(self.config)
         if isinstance(self.policy, Algorithm):
-            return self.policy.learn_mode(seed, compute)
+            return self.policy.learn_mode(seed, compute_of(self.config))
         return self.policy.learn_mode(seed)
 
     def _whole_state(self) -> State:
@@ -323,16 +331,10 @@ def _check_begin(config: Any) -> None:
         raise UnsoundError(what, hint, "begin_with")
 
 
-def compute_of(config: Any) -> Compute:
-    """How a learner with this config computes."""
-    return Compute(device=available_device(config.device))
-
-
 def _check_compute(config: Any, policy: Policy) -> None:
-    """Refuse a way to compute that is not possible here, or that the policy does not know."""
-    if compute_of(config) != Compute() and not isinstance(policy, Algorithm):
-        what = f"{type(policy).__name__} learns on the CPU only, because it is no `Algorithm`"
-        raise UnsoundError(what, "leave out `device`", "device")
+    """Refuse settings of how to compute that the policy does not take."""
+    refused = policy.refused_settings if isinstance(policy, Algorithm) else None
+    check_settings(config, type(policy).__name__, refused)
 
 
 def _check_averaged(config: Any, surroundings: Surroundings) -> None:

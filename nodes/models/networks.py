@@ -18,6 +18,7 @@ from flowrl.core.batch import Array, Column
 from flowrl.core.saved_state import check_names
 from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.devices import to_numpy
+from flowrl.nodes.lazy import tensor
 from flowrl.nodes.models.action_mask import mask_leaf, mask_tensor
 from flowrl.nodes.models.input_columns import Inputs, input_columns, leaf_name
 from flowrl.nodes.models.numpy_model import MEMORY
@@ -27,6 +28,21 @@ from flowrl.nodes.models.torch_layers import draw_noise, has_noise
 from flowrl.nodes.observations import leaf_columns
 
 Values = Tensor | Mapping[str, Tensor]  # a plain input, or the leaves of a nested one
+
+
+def _make_pass(module: nn.Module, compute: Compute) -> Callable[..., dict[str, Tensor]]:
+    """The function from inputs to heads in float32: the module itself, unless its passes are compiled or mixed."""
+    plain: Callable[..., dict[str, Tensor]] = torch.compile(module) if compute.compile else module
+    if compute.precision == "float32":
+        return plain
+    kind = torch.device(compute.device).type
+
+    def mixed(*args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        with torch.autocast(kind, torch.bfloat16):
+            heads = plain(*args, **kwargs)
+        return {name: head.float() for name, head in heads.items()}
+
+    return mixed
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
@@ -69,6 +85,7 @@ class Network:
         names = dict(module.named_parameters())
         self._buffers = {n: t for n, t in saved_tensors(module).items() if n not in names}
         self._has_noise = has_noise(module)
+        self._pass = _make_pass(module, compute)
 
     def __call__(
         self, obs: Values | None = None, /, *, tau: Tensor | None = None, **named: Values
@@ -77,11 +94,11 @@ class Network:
         values = obs if obs is not None else _joined_values(named)
         lead = self._leading(values)
         if len(lead) == 1:
-            heads = self.module(values) if tau is None else self.module(values, tau=tau)
+            heads = self._pass(values) if tau is None else self._pass(values, tau=tau)
         else:
             values = map_values(values, lambda x: x.flatten(0, len(lead) - 1))
             flat_tau = {} if tau is None else {"tau": tau.flatten(0, len(lead) - 1)}
-            heads = self.module(values, **flat_tau)
+            heads = self._pass(values, **flat_tau)
         heads = self._masked_heads(heads, values)
         if len(lead) == 1:
             return heads
@@ -108,7 +125,7 @@ class Network:
 
     def _unroll(self, obs: Values, memory: Tensor, begins: Tensor) -> dict[str, Tensor]:
         flat = map_values(obs, lambda x: x.flatten(0, 1))
-        heads = self._masked_heads(self.module(flat, memory, begins), flat)
+        heads = self._masked_heads(self._pass(flat, memory, begins), flat)
         return {name: _shaped(head, begins.shape) for name, head in heads.items()}
 
     def _leading(self, values: Values) -> torch.Size:
@@ -199,12 +216,13 @@ class TrainableNetwork(Network):
         ):
             parameter.grad = view
         self.optimiser = (optimiser or Adam()).attach(self.params)
+        self.accumulated = AccumulatedGradients(self.grads, self.compute.accumulate)
 
     def descend(self, loss: Tensor, lr: float, also: Sequence[TrainableNetwork] = ()) -> Tensor:
         """Do one optimiser step down the gradient of a loss; return the gradient's norm before clipping.
 
         Only the parameters of this network get gradients, and those of the networks in `also`, which do a step of
-        their own.
+        their own. If gradients are accumulated, the step is that of several calls, and done in the last of them.
         """
         networks = (self, *also)
         for network in networks:
@@ -215,19 +233,59 @@ class TrainableNetwork(Network):
 
     def step(self, lr: float) -> Tensor:
         """Do one optimiser step with the gradients that are there; return their norm before clipping."""
+        is_due = self.accumulated.add(self.grads)
         norm = torch.linalg.vector_norm(self.grads)
+        if not is_due:
+            return norm
         if self.max_grad_norm is not None:
             self.grads.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
         self.optimiser.step(self.grads, lr)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        return {"weights": self.weights(), "optimiser": self.optimiser.state_dict()}
+        optimiser = {**self.optimiser.state_dict(), **self.accumulated.state_dict()}
+        return {"weights": self.weights(), "optimiser": optimiser}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         check_names("a trained network", state, {"weights", "optimiser"})
         load_parameters(self.module, state["weights"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        self.optimiser.load_state_dict(self.accumulated.taken_from(state["optimiser"]))
+
+
+class AccumulatedGradients:
+    """The sum of the gradients since the last optimiser step, if a step takes the mean of several."""
+
+    def __init__(self, grads: Tensor, wanted: int) -> None:
+        self.wanted, self.added = wanted, 0
+        self.total = torch.zeros_like(grads) if wanted > 1 else None
+
+    def add(self, grads: Tensor) -> bool:
+        """Add gradients; return whether a step is due, and if it is, put the mean in their place."""
+        if self.total is None:
+            return True
+        self.total.add_(grads)
+        self.added += 1
+        if self.added < self.wanted:
+            return False
+        torch.div(self.total, self.wanted, out=grads)
+        self.total.zero_()
+        self.added = 0
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its part of an optimiser's state, which is empty if gradients are not accumulated."""
+        if self.total is None:
+            return {}
+        return {"accumulated": to_numpy(self.total).copy(), "accumulated_gradients": self.added}
+
+    def taken_from(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Continue from its part of an optimiser's state; return the rest."""
+        rest = dict(state)
+        total, added = rest.pop("accumulated", None), rest.pop("accumulated_gradients", 0)
+        if self.total is not None:
+            self.added = int(added) if total is not None else 0
+            self.total.zero_() if total is None else self.total.copy_(tensor(total))
+        return rest
 
 
 class TrainablePart:
@@ -244,19 +302,21 @@ class TrainablePart:
         end = begin + sum(p.numel() for p in own)
         self.parameters, self.grads = own, network.grads[begin:end]
         self.optimiser = optimiser.attach(network.params[begin:end])
+        self.accumulated = AccumulatedGradients(self.grads, network.compute.accumulate)
 
     def descend(self, loss: Tensor, lr: float) -> None:
         """Do one optimiser step of this part alone down the gradient of a loss."""
         self.grads.zero_()
         loss.backward(inputs=self.parameters)  # type: ignore[no-untyped-call]
-        self.optimiser.step(self.grads, lr)
+        if self.accumulated.add(self.grads):
+            self.optimiser.step(self.grads, lr)
         self.grads.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        return self.optimiser.state_dict()
+        return {**self.optimiser.state_dict(), **self.accumulated.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.optimiser.load_state_dict(state)
+        self.optimiser.load_state_dict(self.accumulated.taken_from(state))
 
 
 class LearnedNumber(TrainableNetwork):

@@ -127,7 +127,7 @@ class TorchBatchNorm(nn.Module):
         if not self.training:
             return F.batch_norm(x, self.mean, self.var, weight, bias, False, 0.0, epsilon)
         with torch.no_grad():
-            var, mean = torch.var_mean(x, 0, correction=0)
+            var, mean = torch.var_mean(x.float(), 0, correction=0)
             corrections = self._corrections(mean, var)
             self.mean.lerp_(mean, 1 - self.momentum)
             self.var.lerp_(var, 1 - self.momentum)

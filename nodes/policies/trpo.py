@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowrl.core.config import param, part
 from flowrl.nodes import losses
@@ -24,6 +24,10 @@ class Trpo(ActorCritic):
     """Improves the policy on its own data, by one step for each token. Its values have a network of their own."""
 
     unrolls = "never"
+    refused_settings: ClassVar[Mapping[str, str]] = {
+        "precision": "bf16 rounds away the divergences that limit its steps",
+        "accumulate": "its step of the policy is that of one token",
+    }
 
     class Config(Algorithm.Config):
         model: Any = part(
