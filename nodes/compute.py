@@ -6,11 +6,12 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.devices import CPU, available_device
+from flowrl.nodes.groups import ALONE, Group
 
 Precision = Literal["float32", "bf16"]
 
@@ -25,10 +26,11 @@ class Compute:
     )
     compile: bool = False  # whether passes through networks are compiled
     accumulate: int = 1  # gradients of which an optimiser step takes the mean
+    group: Group = ALONE  # of learners that train one policy together
 
 
 DEFAULT = Compute()
-SETTINGS = tuple(field.name for field in fields(Compute))  # parameters of learners, too
+SETTINGS = ("device", "precision", "compile", "accumulate")  # the parameters of a learner
 
 
 def compute_of(config: Any) -> Compute:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +10,16 @@ import numpy as np
 
 from flowrl.core.attribute_state import load_attributes, state_of_attributes
 from flowrl.core.batch import Array, Batch
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.acting import ActionBox
 from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.configured_parts import configured_part
-from flowrl.nodes.devices import CPU, to_device, to_numpy
+from flowrl.nodes.devices import to_device, to_numpy
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.input_columns import input_columns
 from flowrl.nodes.observations import SEPARATOR
 from flowrl.nodes.policy import LearnResult
+from flowrl.nodes.returns import normalise
 
 if TYPE_CHECKING:
     from flowrl.nodes.algorithm import Algorithm, Net
@@ -37,9 +39,12 @@ class LearnBatch:
         batch: Batch | None,
         columns: Mapping[str, Any],
         box: ActionBox | None,
-        device: str = CPU,
+        compute: Compute = DEFAULT,
+        places: Array | None = None,
     ) -> None:
-        self.batch, self._box, self._device = batch, box, device
+        """`places` are those of these rows among the rows of a group of learners; None: one behind another."""
+        self.batch, self._box, self._places = batch, box, places
+        self._compute, self._device, self._group = compute, compute.device, compute.group
         self.__dict__.update(columns)
 
     def __getattr__(self, name: str) -> Any:
@@ -92,13 +97,57 @@ class LearnBatch:
             return {k: torch.cat([x[:, :1], next_obs[k]], 1) for k, x in obs.items()}
         return torch.cat([obs[:, :1], next_obs], 1)
 
+    @property
+    def rows_of_group(self) -> int:
+        """The rows of all learners of the group; alone, the rows of this batch."""
+        return len(self) if self._group.size == 1 else self._group.count_all(len(self))
+
+    @property
+    def places(self) -> Array:
+        """The places of these rows among those of all learners of the group."""
+        if self._places is not None:
+            return self._places
+        return self._group.begin + np.arange(len(self))
+
     def minibatches(self, names: Sequence[str], order: Array, rows: int) -> Iterator[LearnBatch]:
-        """Cut these columns into minibatches of so many rows, in the given order of rows."""
+        """Cut these columns into minibatches of so many rows, in the given order of rows (of all in the group)."""
+        if self._group.size == 1:
+            yield from self._cut(names, order, rows)
+            return
+        share = self._group.share
+        for chosen in np.split(order, range(rows, len(order), rows)):
+            own = self._own_rows(chosen)
+            self._group.share = len(own) / len(chosen)
+            index = self._tensor(own)
+            yield self._with_columns({n: _select(getattr(self, n), index) for n in names})
+        self._group.share = share
+
+    def pieces(self, names: Sequence[str], rows: int) -> Iterator[LearnBatch]:
+        """Cut these columns into pieces of so many rows, in their order."""
+        return self._cut(names, np.arange(len(self)), rows)
+
+    def _cut(self, names: Sequence[str], order: Array, rows: int) -> Iterator[LearnBatch]:
         index = self._tensor(order)
         pieces = [_split(getattr(self, name), index, rows) for name in names]
         for columns in zip(*pieces, strict=True):
-            found = dict(zip(names, columns, strict=True))
-            yield LearnBatch(None, found, self._box, self._device)
+            yield self._with_columns(dict(zip(names, columns, strict=True)))
+
+    def _with_columns(self, columns: Mapping[str, Any]) -> LearnBatch:
+        return LearnBatch(None, columns, self._box, self._compute)
+
+    def _own_rows(self, chosen: Array) -> Array:
+        """The rows of this learner among those chosen of all in the group."""
+        places = self.places
+        order = np.argsort(places)
+        found = np.searchsorted(places, chosen, sorter=order).clip(max=len(places) - 1)
+        own: Array = order[found]
+        return own[places[own] == chosen]
+
+
+def _select(column: Any, index: Any) -> Any:
+    if isinstance(column, Mapping):
+        return {leaf: values[index] for leaf, values in column.items()}
+    return column[index]
 
 
 def _split(column: Any, order: Any, rows: int) -> Sequence[Any]:
@@ -119,6 +168,9 @@ class NetworkLearnMode:
 
     def __init__(self, policy: Algorithm, seed: int, compute: Compute = DEFAULT) -> None:
         self.policy, self.config, self.compute = policy, policy.config, compute
+        if compute.group.size > 1 and policy.learns_batch_statistics:
+            what = f"{policy.name} normalises by statistics of batches, which the learners of a group do not share"
+            raise UnsoundError(what, "give it one learner", "policy")
         self.iters = 0  # finished train iterations
         self.rng = np.random.default_rng(seed)
         self.generator = torch.Generator().manual_seed(seed)
@@ -141,7 +193,8 @@ class NetworkLearnMode:
 
     def forward(self, batch: Batch, command: Mapping[str, float]) -> LearnResult:
         self.now = SimpleNamespace(**command)
-        b = LearnBatch(batch, {}, self.box, self.compute.device)
+        self.compute.group.set_rows(len(batch))
+        b = LearnBatch(batch, {}, self.box, self.compute)
         for network in self._networks():
             network.draw_noise(self.generator)
         results = self.learn(b)
@@ -158,13 +211,47 @@ class NetworkLearnMode:
         """An array as a tensor where the networks are."""
         return to_device(array, self.compute.device)
 
-    def normal(self, *shape: int) -> Any:
-        """Numbers drawn from the standard normal distribution."""
-        return torch.randn(shape, generator=self.generator).to(self.compute.device)
+    def normal(self, rows: int, *shape: int) -> Any:
+        """Numbers (rows, …) drawn from the standard normal distribution, for each row of the batch."""
+        return self._drawn(torch.randn, rows, shape)
 
-    def uniform(self, *shape: int) -> Any:
-        """Numbers drawn uniformly from [0, 1)."""
-        return torch.rand(shape, generator=self.generator).to(self.compute.device)
+    def uniform(self, rows: int, *shape: int) -> Any:
+        """Numbers (rows, …) drawn uniformly from [0, 1), for each row of the batch."""
+        return self._drawn(torch.rand, rows, shape)
+
+    def _drawn(self, draw: Callable[..., Any], rows: int, shape: tuple[int, ...]) -> Any:
+        group = self.compute.group
+        if group.size == 1:
+            return draw((rows, *shape), generator=self.generator).to(self.compute.device)
+        drawn = draw((group.rows, *shape), generator=self.generator)
+        return drawn[group.begin : group.begin + rows].to(self.compute.device)
+
+    def of_group(self, values: Array) -> Array:
+        """Numbers (N,) of all learners of the group; alone, these numbers."""
+        group = self.compute.group
+        return values if group.size == 1 else group.gather(torch.from_numpy(values)).numpy()
+
+    def over_group(self, function: Callable[[Any], Any], values: Any) -> Any:
+        """A function of numbers (N,) that depends on all of them, such as a softmax, over all learners of the group."""
+        group = self.compute.group
+        return group.own_part(function(group.gather(values)), len(values))
+
+    def normalised(self, values: Array) -> Array:
+        """Numbers (N,) shifted and scaled to mean 0 and standard deviation 1, over all learners of the group."""
+        return self.compute.group.own_part(normalise(self.of_group(values)), len(values))
+
+    def mean_of_group(self, mean: Any) -> Any:
+        """The mean over the rows of the group, given that over the rows of this learner."""
+        group = self.compute.group
+        return mean if group.size == 1 else group.sum(mean * group.share)
+
+    def mean_where(self, valid: Any, values: Any) -> Any:
+        """The sum of values, which are 0 where they are not valid, over the number of valid ones."""
+        group, count = self.compute.group, valid.sum()
+        if group.size == 1:
+            return values.sum() / count.clamp(min=1)
+        # The gradient will be weighted by the share of the rows, which this mean does not weight by.
+        return values.sum() / (group.sum(count).clamp(min=1) * group.share)
 
     def learned_number(self, value: float) -> LearnedNumber:
         """A number that is learned by gradients, such as a temperature."""
@@ -211,6 +298,8 @@ class NetworkLearnMode:
 
         This is done last, because a train iteration must use the statistics that the actor used.
         """
+        from flowrl.nodes.models.networks import map_values
+
         for name, net in self.policy.nets.items():
             network: Network = getattr(self, name)
             if not hasattr(network.module, "observe"):
@@ -219,6 +308,11 @@ class NetworkLearnMode:
                 n: b.unit_action if n == "action" and self.box else getattr(b, n)
                 for n in net.inputs
             }
+            if self.compute.group.size > 1:
+                if not network.keeps_statistics:
+                    continue
+                gather = self.compute.group.gather
+                inputs = {n: map_values(values, gather) for n, values in inputs.items()}
             if list(inputs) == ["obs"]:
                 network.observe(inputs["obs"])
             else:

@@ -25,6 +25,7 @@ from flowrl.nodes.models.numpy_model import MEMORY
 from flowrl.nodes.models.optimisers import Adam, Optimiser
 from flowrl.nodes.models.saved_weights import load_parameters, saved_tensors
 from flowrl.nodes.models.torch_layers import draw_noise, has_noise
+from flowrl.nodes.models.torch_modules import Copies, FeatureNormaliser, LayeredModule
 from flowrl.nodes.observations import leaf_columns
 
 Values = Tensor | Mapping[str, Tensor]  # a plain input, or the leaves of a nested one
@@ -85,6 +86,10 @@ class Network:
         names = dict(module.named_parameters())
         self._buffers = {n: t for n, t in saved_tensors(module).items() if n not in names}
         self._has_noise = has_noise(module)
+        # Whether it normalises inputs by statistics of them, or may do so, because it is of your own.
+        self.keeps_statistics = not isinstance(module, LayeredModule | Copies) or any(
+            isinstance(part, FeatureNormaliser) for part in module.modules()
+        )
         self._pass = _make_pass(module, compute)
 
     def __call__(
@@ -233,7 +238,12 @@ class TrainableNetwork(Network):
 
     def step(self, lr: float) -> Tensor:
         """Do one optimiser step with the gradients that are there; return their norm before clipping."""
+        group = self.compute.group
+        if group.size > 1:
+            self.grads.mul_(group.share)
         is_due = self.accumulated.add(self.grads)
+        if group.size > 1 and is_due:
+            group.sum_gradients(self.grads)
         norm = torch.linalg.vector_norm(self.grads)
         if not is_due:
             return norm
@@ -303,12 +313,17 @@ class TrainablePart:
         self.parameters, self.grads = own, network.grads[begin:end]
         self.optimiser = optimiser.attach(network.params[begin:end])
         self.accumulated = AccumulatedGradients(self.grads, network.compute.accumulate)
+        self._group = network.compute.group
 
     def descend(self, loss: Tensor, lr: float) -> None:
         """Do one optimiser step of this part alone down the gradient of a loss."""
         self.grads.zero_()
         loss.backward(inputs=self.parameters)  # type: ignore[no-untyped-call]
+        if self._group.size > 1:
+            self.grads.mul_(self._group.share)
         if self.accumulated.add(self.grads):
+            if self._group.size > 1:
+                self._group.sum_gradients(self.grads)
             self.optimiser.step(self.grads, lr)
         self.grads.zero_()
 

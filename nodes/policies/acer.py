@@ -132,7 +132,7 @@ class Acer(ActorCritic):
         def mean(self, b: LearnBatch, values: Any) -> Any:
             """The mean of the values of valid steps, scaled by the weights of a prioritised buffer."""
             weighted = values * b.valid * (b.weight.unsqueeze(1) if "weight" in b else 1.0)
-            return weighted.sum() / b.valid.sum().clamp(min=1)
+            return self.mean_where(b.valid, weighted)
 
 
 def behaviour_probabilities(columns: Columns, obs: Array, acting: NetworkActMode) -> None:

@@ -38,16 +38,18 @@ class Awac(AdvantageWeighted):
                 q_t = self.q_min(self.critic, b.obs, self.actions(b))
                 advantage = q_t - self.q_min(self.critic, b.obs, self.draw(b.obs))
             # exp(A / lambda) / Z of equation 13, with the mean over the rows as Z
-            weight = (advantage / self.config.temperature).softmax(0) * len(advantage)
+            weight = self.over_group(self.weights_of_rows, advantage)
             return {"advantage": advantage.mean(), **self.learn_actor(b, weight), **critic}
+
+        def weights_of_rows(self, advantage: Any) -> Any:
+            return (advantage / self.config.temperature).softmax(0) * len(advantage)
 
         def draw(self, obs: Any) -> Any:
             """Actions of the policy, as critics see them."""
             heads = self.actor(obs)
             if "logits" in heads:
-                p = heads["logits"].softmax(-1)
-                return torch.multinomial(p, 1, generator=self.generator).squeeze(1)
+                bounds = heads["logits"].softmax(-1).cumsum(-1)[:, :-1]
+                return (self.uniform(len(bounds), 1) >= bounds).sum(-1)
             std = heads["log_std"].clamp(*LOG_STD_LIMITS).exp()
             centre = heads["mean"].tanh()
-            noise = torch.randn(centre.shape, generator=self.generator)
-            return (centre + std * noise).clamp(-1, 1)
+            return (centre + std * self.normal(*centre.shape)).clamp(-1, 1)

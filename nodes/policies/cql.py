@@ -42,8 +42,8 @@ class Cql(Sac):
             """
             k, n = self.config.samples, self.policy.action_size
             shape = (len(b.reward), k, n)
-            uniform = 2 * torch.rand(shape, generator=self.generator) - 1
-            density = torch.full(shape[:2], -n * math.log(2))
+            uniform = 2 * self.uniform(*shape) - 1
+            density = torch.full(shape[:2], -n * math.log(2), device=uniform.device)
             with torch.no_grad():
                 here, logp_here = self.draw(repeated(b.obs, k))
                 after, logp_after = self.draw(repeated(b.next_obs, k))

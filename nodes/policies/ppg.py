@@ -83,10 +83,14 @@ class Ppg(Ppo):
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             found = super().learn(b)
             mean, std = self.return_moments()
-            self.rows.add({**select_obs(b), "returns": to_numpy(b.target) * std + mean})
+            returns = to_numpy(b.target) * std + mean
+            places = self.rows.rows_of_group + b.places
+            columns = {**select_obs(b), "returns": returns, "place": places}
+            self.rows.add(columns, b.rows_of_group)
             if (self.iters + 1) % self.config.auxiliary_every_iters == 0:
+                rows = self.rows.take()
                 found |= self.learn_auxiliary(
-                    LearnBatch(self.rows.take(), {}, None, self.compute.device)
+                    LearnBatch(rows, {}, None, self.compute, rows["place"])
                 )
             return found
 
@@ -97,7 +101,7 @@ class Ppg(Ppo):
             old = self.old_heads(b)
             b.add(target=(b.returns - mean) / std, **old)
             for _ in range(c.auxiliary_epochs):
-                order = self.rng.permutation(len(b))
+                order = self.rng.permutation(b.rows_of_group)
                 for m in b.minibatches(["obs", "target", *old], order, c.minibatch_size):
                     heads = self.heads(m)
                     before = {name: getattr(m, f"old_{name}") for name in distribution.heads}
@@ -109,12 +113,9 @@ class Ppg(Ppo):
 
         def old_heads(self, b: LearnBatch) -> dict[str, Any]:
             """The parameters of the policy's distribution before the phase, by name behind `old_`."""
-            in_order, names = np.arange(len(b)), self.policy.distribution.heads
             with torch.no_grad():
-                pieces = [
-                    self.net(m.obs)
-                    for m in b.minibatches(["obs"], in_order, self.config.minibatch_size)
-                ]
+                pieces = [self.net(m.obs) for m in b.pieces(["obs"], self.config.minibatch_size)]
+            names = self.policy.distribution.heads
             return {f"old_{n}": torch.cat([heads[n] for heads in pieces]) for n in names}
 
 
@@ -130,18 +131,24 @@ class StoredRows:
 
     def __init__(self) -> None:
         self.tokens: list[dict[str, Array]] = []
+        self.rows_of_group = 0  # of all learners of the group, if there are several
 
-    def add(self, columns: Mapping[str, Array]) -> None:
-        """Add a copy of a token's columns."""
+    def add(self, columns: Mapping[str, Array], rows_of_group: int) -> None:
+        """Add a copy of a token's columns. The group has so many rows in this token."""
         self.tokens.append({name: np.array(column) for name, column in columns.items()})
+        self.rows_of_group += rows_of_group
 
     def take(self) -> Batch:
         """Remove all rows, and return them in their order."""
-        tokens, self.tokens = self.tokens, []
+        tokens, self.tokens, self.rows_of_group = self.tokens, [], 0
         return Batch({name: np.concatenate([t[name] for t in tokens]) for name in tokens[0]})
 
     def state_dict(self) -> dict[str, Any]:
-        return {"tokens": [dict(token) for token in self.tokens]}
+        return {
+            "tokens": [dict(token) for token in self.tokens],
+            "rows_of_group": self.rows_of_group,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.tokens = [{n: np.array(x) for n, x in token.items()} for token in state["tokens"]]
+        self.rows_of_group = int(state["rows_of_group"])

@@ -13,7 +13,7 @@ from flowrl.nodes.losses import clipped_policy_loss, clipped_value_loss
 from flowrl.nodes.models.numpy_model import MEMORY
 from flowrl.nodes.moments import Moments
 from flowrl.nodes.network_learn_mode import LearnBatch
-from flowrl.nodes.returns import gae, normalise
+from flowrl.nodes.returns import gae
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
@@ -71,7 +71,7 @@ class Ppo(ActorCritic):
                 names += ["last", *([MEMORY] if MEMORY in b else [])]
             rows = max(1, c.minibatch_size // (c.unroll_steps or 1))
             for _ in range(c.epochs):
-                order = self.rng.permutation(len(b))
+                order = self.rng.permutation(b.rows_of_group)
                 metrics += [self.descend_minibatch(m) for m in b.minibatches(names, order, rows)]
             means = torch.stack(metrics).mean(0)
             return {**dict(zip(METRICS, means, strict=True)), "lr": self.now.lr}
@@ -85,10 +85,10 @@ class Ppo(ActorCritic):
             advantage = gae(reward, discount, scaled_t, scaled_tp1, cut_t, self.config.gae_lambda)
             target = scaled_t + advantage
             if self.config.normalise_values:
-                self.returns.update(target)
+                self.returns.update(self.of_group(target))
                 mean, std = self.return_moments()
             if self.config.normalise_advantages:
-                advantage = normalise(advantage)
+                advantage = self.normalised(advantage)
             shape = b.array("reward").shape
             advantage_t, target_t, old_t = (
                 self.tensor(x.reshape(shape))

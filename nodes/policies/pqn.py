@@ -67,7 +67,7 @@ class Pqn(Algorithm):
             c, found = self.config, []
             b.add(target=self.targets(b))
             for _ in range(c.epochs):
-                order = self.rng.permutation(len(b))
+                order = self.rng.permutation(b.rows_of_group)
                 for m in b.minibatches(("obs", "action", "target"), order, c.minibatch_size):
                     q_t = losses.chosen(self.q(m.obs)["q"], m.action)
                     loss = 0.5 * (q_t - m.target).square().mean()

@@ -76,7 +76,7 @@ class R2d2(Dqn):
             error = losses.error_loss(c.loss, q_t, target) * valid
             if "weight" in b:
                 error = error * b.weight.unsqueeze(1)
-            loss = error.sum() / valid.sum().clamp_(min=1)
+            loss = self.mean_where(valid, error)
             norm = self.q.descend(loss, self.now.lr)
             priority = torch.zeros_like(b.reward)
             priority[:, c.burn_in_steps :] = (target - q_t.detach()).abs() * valid

@@ -8,7 +8,7 @@ from flowrl.core.config import param, part
 from flowrl.nodes.actor_critic import DEFAULT_MODEL, ActorCritic, ActorCriticLearnMode
 from flowrl.nodes.algorithm import Algorithm, Net
 from flowrl.nodes.network_learn_mode import LearnBatch
-from flowrl.nodes.returns import discounted_returns, normalise
+from flowrl.nodes.returns import discounted_returns
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 
@@ -41,7 +41,7 @@ class Reinforce(ActorCritic):
     class Learn(ActorCriticLearnMode):
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             returns = discounted_returns(b.array("reward"), b.array("last"), self.config.gamma)
-            weight = normalise(returns) if self.config.normalise_returns else returns
+            weight = self.normalised(returns) if self.config.normalise_returns else returns
             logp, entropy = self.policy.distribution.logp_entropy(self.net(b.obs), b)
             policy_loss = -(logp * self.tensor(weight)).mean()
             entropy = entropy.mean()

@@ -22,5 +22,5 @@ class Td3bc(Td3):
             """-lambda Q(s, pi(s)) + (pi(s) - a)^2 with lambda = alpha / mean |Q|: equations 3 and 5."""
             action_t = self.actor(b.obs)["action"].tanh()
             q = self.value(self.critic, b.obs, action_t)
-            scale = self.config.alpha / q.detach().abs().mean()
+            scale = self.config.alpha / self.mean_of_group(q.detach().abs().mean())
             return -scale * q.mean() + (action_t - b.unit_action).square().mean()

@@ -13,7 +13,6 @@ from flowrl.nodes.devices import to_float, to_numpy
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import ScalarHead
 from flowrl.nodes.network_learn_mode import LearnBatch
-from flowrl.nodes.returns import normalise
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 if TYPE_CHECKING:
@@ -82,11 +81,11 @@ class Trpo(ActorCritic):
             c = self.config
             advantage, target = self.advantages(b, c.gae_lambda)
             if c.normalise_advantages:
-                advantage = self.tensor(normalise(to_numpy(advantage)))
+                advantage = self.tensor(self.normalised(to_numpy(advantage)))
             b.add(advantage=advantage, target=target)
             found = self.improve_policy(b)
             for _ in range(c.critic_epochs):
-                order = self.rng.permutation(len(b))
+                order = self.rng.permutation(b.rows_of_group)
                 for m in b.minibatches(["obs", "target"], order, c.minibatch_size):
                     value_loss = (self.critic(m.obs)["value"] - m.target).square().mean()
                     self.critic.descend(value_loss, self.now.lr)
@@ -103,12 +102,14 @@ class Trpo(ActorCritic):
             direction = losses.conjugate_gradient(fisher, gradient, c.solver_iters)
             step = losses.natural_step(direction, fisher(direction), limit)
             begin, share = net.params.clone(), 0.0
+            gain = self.mean_of_group(gain.detach())
             with torch.no_grad():
                 for trial in range(c.trials):
                     net.params.copy_(begin + c.shrink**trial * step)
                     heads = net(b.obs)
-                    kl = self.policy.distribution.divergence(old, heads).mean()
-                    better = self.gain(heads, b)[0] > gain
+                    divergence = self.policy.distribution.divergence(old, heads).mean()
+                    kl = self.mean_of_group(divergence)
+                    better = self.mean_of_group(self.gain(heads, b)[0]) > gain
                     if to_float((kl <= limit) & better):
                         share = c.shrink**trial
                         break
@@ -123,6 +124,10 @@ class Trpo(ActorCritic):
             return ((logp - b.logp).exp() * b.advantage).mean(), entropy.mean()
 
         def gradient(self, y: Any, **options: bool) -> Any:
+            """The gradient of a number, a mean over the rows of the group, by the policy's parameters."""
+            return self.mean_of_group(self.own_gradient(y, **options))
+
+        def own_gradient(self, y: Any, **options: bool) -> Any:
             """The gradient of a number by the policy's parameters, as one vector."""
             grads = torch.autograd.grad(y, self.net.parameters, materialize_grads=True, **options)
             return torch.cat([grad.reshape(-1) for grad in grads])
@@ -130,7 +135,7 @@ class Trpo(ActorCritic):
         def fisher_product(self, old: Any, heads: Any) -> Callable[[Any], Any]:
             """The map x -> (F + damping) x: F x is the gradient of (gradient of the mean divergence) · x."""
             divergence = self.policy.distribution.divergence(old, heads).mean()
-            slope = self.gradient(divergence, create_graph=True)
+            slope = self.own_gradient(divergence, create_graph=True)
 
             def product(x: Any) -> Any:
                 return self.gradient(slope @ x, retain_graph=True) + self.config.damping * x

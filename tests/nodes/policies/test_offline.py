@@ -88,7 +88,9 @@ def test_awac_weighs_actions_by_their_gain_over_the_policys_own(real: bool) -> N
         if real:
             noise = torch.randn(heads["mean"].shape, generator=generator)
             return (heads["mean"].tanh() + heads["log_std"].exp() * noise).clamp(-1, 1)
-        return torch.multinomial(heads["logits"].softmax(1), 1, generator=generator)[:, 0]
+        p = heads["logits"].softmax(1)
+        u = torch.rand((len(p), 1), generator=generator)
+        return (u >= p.cumsum(1)[:, :-1]).sum(1)
 
     with torch.no_grad():
         q_next = q_of(mode.critic_target, next_obs, draw(mode.actor(next_obs))).amin(1)

@@ -85,10 +85,10 @@ def test_values_are_learned_in_layers_of_the_policy() -> None:
 def test_rows_are_state_that_does_not_change_afterwards() -> None:
     kept = StoredRows()
     column = np.arange(3.0)
-    kept.add({"obs": column})
+    kept.add({"obs": column}, 3)
     column[:] = 7
     state = kept.state_dict()
-    kept.add({"obs": column})
+    kept.add({"obs": column}, 3)
     other = StoredRows()
     other.load_state_dict(state)
     assert other.take()["obs"].tolist() == [0, 1, 2]

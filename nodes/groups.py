@@ -1,0 +1,149 @@
+"""Groups of learners that train one policy together: each learns from a part of the rows, all have the same weights.
+
+What a group computes is what one learner would compute from all rows, up to the rounding of sums: gradients are
+weighted by rows and added in the order of the replicas, random numbers are drawn for all rows, and advantages are
+normalised over all rows.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from flowrl.nodes.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WAIT_S = 600.0  # for the slowest learner of a group
+
+
+class Group:
+    """One learner's view of its group. This class is a learner alone; others override `sum`."""
+
+    def __init__(self, replica: int = 0, size: int = 1) -> None:
+        self.replica, self.size = replica, size
+        self.rows = self.begin = (
+            0  # of the batch: the rows of all learners, and the first one of this learner
+        )
+        self.share = 1.0  # the share of the rows behind the next gradient that are this learner's
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of the values that all learners give, added in the order of the replicas."""
+        return values
+
+    def set_rows(self, own: int) -> None:
+        """Begin with a batch, of which this learner has so many rows."""
+        if self.size > 1:
+            counts = self._counts(own)
+            self.rows, self.begin = sum(counts), sum(counts[: self.replica])
+            self.share = own / self.rows
+
+    def sum_gradients(self, grads: Tensor) -> None:
+        """Replace gradients, each weighted by its share, by their sum."""
+        grads.copy_(self.sum(grads))
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows (N, …) of all learners, in the order of the replicas."""
+        if self.size == 1:
+            return rows
+        counts = self._counts(len(rows))
+        begin = sum(counts[: self.replica])
+        joined = rows.new_zeros((sum(counts), *rows.shape[1:]))
+        joined[begin : begin + len(rows)] = rows
+        return self.sum(joined)
+
+    def own_part(self, joined: Any, own: int) -> Any:
+        """The rows of this learner, of which there are so many, among those that `gather` returned."""
+        begin = sum(self._counts(own)[: self.replica]) if self.size > 1 else 0
+        return joined[begin : begin + own]
+
+    def count_all(self, own: int) -> int:
+        """The rows of all learners, of which this one has so many."""
+        return sum(self._counts(own))
+
+    def _counts(self, own: int) -> Sequence[int]:
+        counts = torch.zeros(self.size, dtype=torch.int64)
+        counts[self.replica] = own
+        found: Sequence[int] = self.sum(counts).tolist()
+        return found
+
+
+class ThreadGroup(Group):
+    """A group whose learners are in threads of this process, which must all learn at the same time."""
+
+    def __init__(
+        self, replica: int, size: int, barrier: threading.Barrier, given: list[Tensor | None]
+    ) -> None:
+        super().__init__(replica, size)
+        self._barrier, self._given = barrier, given
+
+    @classmethod
+    def of_size(cls, size: int) -> list[ThreadGroup]:
+        """The views of all learners of a new group."""
+        barrier = threading.Barrier(size, timeout=WAIT_S)
+        given: list[Tensor | None] = [None] * size
+        return [cls(replica, size, barrier, given) for replica in range(size)]
+
+    def sum(self, values: Tensor) -> Tensor:
+        self._given[self.replica] = values
+        self._meet()
+        total = added_in_order([x for x in self._given if x is not None])
+        self._meet()  # values may change afterwards
+        return total
+
+    def leave(self) -> None:
+        """Let the others fail, because this learner has failed."""
+        self._barrier.abort()
+
+    def _meet(self) -> None:
+        try:
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise RuntimeError(
+                f"learner {self.replica} waits in vain: another one of its group of {self.size} has failed, or takes "
+                f"longer than {WAIT_S:g} s"
+            ) from None
+
+
+class ProcessGroup(Group):
+    """A group whose learners are in processes, on one machine or several, connected by torch.distributed.
+
+    It gives the same bits as a `ThreadGroup`, because all values are gathered and then added in order.
+    """
+
+    def __init__(self, replica: int, size: int, address: str, backend: str = "gloo") -> None:
+        """`address` is HOST:PORT of replica 0. `backend` is gloo for CPUs, or nccl for CUDA devices."""
+        super().__init__(replica, size)
+        import torch.distributed as distributed
+
+        self._distributed = distributed
+        distributed.init_process_group(
+            backend,
+            init_method=f"tcp://{address}",
+            rank=replica,
+            world_size=size,
+            timeout=timedelta(seconds=WAIT_S),
+        )
+
+    def sum(self, values: Tensor) -> Tensor:
+        given = [torch.empty_like(values) for _ in range(self.size)]
+        self._distributed.all_gather(given, values.contiguous())
+        return added_in_order(given)
+
+    def close(self) -> None:
+        """End the connections."""
+        self._distributed.destroy_process_group()
+
+
+def added_in_order(values: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors, from the first to the last."""
+    total = values[0].clone()
+    for value in values[1:]:
+        total.add_(value)
+    return total
+
+
+ALONE = Group()
