@@ -68,6 +68,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.exploring import OuNoise as OuNoise
     from flowrl.nodes.exploring import RandomActions as RandomActions
     from flowrl.nodes.greedy_policy import GreedyPolicy as GreedyPolicy
+    from flowrl.nodes.labels.expert_labels import ExpertLabels as ExpertLabels
     from flowrl.nodes.learners.hooks import AveragedWeights as AveragedWeights
     from flowrl.nodes.learners.hooks import GradientStatistics as GradientStatistics
     from flowrl.nodes.learners.hooks import NanGuard as NanGuard

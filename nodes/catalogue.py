@@ -45,6 +45,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "evaluator": "flowrl.nodes.evaluators.evaluator:Evaluator",
         "demos": "flowrl.nodes.datasets.dataset_reader:DatasetReader",
         "npz_writer": "flowrl.nodes.datasets.dataset_writer:DatasetWriter",
+        "expert_labels": "flowrl.nodes.labels.expert_labels:ExpertLabels",
         **types_in_folder("rewards"),
     },
     "policy": types_in_folder("policies"),

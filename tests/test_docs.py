@@ -42,6 +42,7 @@ ELSEWHERE = [
     ("docs/algorithms", "# baseline.py", "tests/examples/test_my_algorithm.py"),
     ("docs/algorithms", "baseline:Baseline", "tests/examples/test_my_algorithm.py"),
     ("docs/edits", "type: her", "tests/nodes/rewards/test_edits.py"),
+    ("docs/rewards", "expert_labels", "tests/nodes/labels/test_expert_labels.py"),
     ("docs/rewards", "# my_rewards.py", "tests/examples/test_my_reward.py"),
     ("docs/rewards", "my_rewards:", "tests/examples/test_my_reward.py"),
     ("docs/rewards", "# surprise.py", "tests/examples/test_my_reward.py"),

@@ -38,7 +38,9 @@ SOLVED = {  # graph: the seeds on which it must reach its goal
     **dict.fromkeys(("cartpole_a2c", "cartpole_acer", "cartpole_bc", "cartpole_c51"), range(1)),
     **dict.fromkeys(("cartpole_impala", "cartpole_mdqn", "cartpole_pqn"), range(1)),
     **dict.fromkeys(("cartpole_reinforce", "cartpole_sql", "cartpole_trpo"), range(1)),
-    **dict.fromkeys(("bitflip_dqn_her", "cartpole_ppo_airl", "cartpole_ppo_red"), range(1)),
+    **dict.fromkeys(
+        ("bitflip_dqn_her", "cartpole_dagger", "cartpole_ppo_airl", "cartpole_ppo_red"), range(1)
+    ),
     "hiddencartpole_ppo": range(1),
 }
 SHORT = {  # graph: settings with which a few train iterations take a second or two
@@ -134,6 +136,7 @@ EDITS = {  # graph: the graph that it extends
     "cartpole_ppo_gail": "cartpole_ppo",
     "cartpole_ppo_red": "cartpole_ppo",
     "cartpole_sqil": "cartpole_dqn",
+    "cartpole_dagger": "cartpole_dqn",
     "mountaincar_dqn_icm": "mountaincar_dqn",
 }
 

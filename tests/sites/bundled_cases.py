@@ -48,6 +48,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_dqn_rnd": DQN,
     "cartpole_dqn_gail": DQN,
     "cartpole_sqil": DQN,
+    "cartpole_dagger": DQN,
     "bitflip_dqn_her": DQN,
     "cartpole_dqfd": DQN,
     "pendulum_sac_record": SHORT_EPISODES,
