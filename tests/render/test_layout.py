@@ -72,7 +72,7 @@ TOYS: dict[str, Callable[[], CheckedGraph]] = {
 PLACES = ["none", "processes"]
 
 
-@pytest.fixture(params=[*TOYS, *bundled_graphs()])
+@pytest.fixture(scope="module", params=[*TOYS, *bundled_graphs()])
 def graph(request: pytest.FixtureRequest) -> CheckedGraph:
     return TOYS[request.param]() if request.param in TOYS else check(load_graph(request.param))
 
@@ -80,6 +80,12 @@ def graph(request: pytest.FixtureRequest) -> CheckedGraph:
 def measured(graph: CheckedGraph, place: str) -> DrawnSvg:
     placement = None if place == "none" else resolve_placement(graph.graph, place)
     return measure_svg(svg_document(make_picture(graph, placement)))
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def drawn(request: pytest.FixtureRequest, graph: CheckedGraph) -> DrawnSvg:
+    """The picture of each graph in each placement, drawn once for all tests of it."""
+    return measured(graph, request.param)
 
 
 def shrunk(rect: Rect, by: float) -> Rect:
@@ -90,9 +96,7 @@ def inside(point: tuple[float, float], rect: Rect) -> bool:
     return rect.left < point[0] < rect.right and rect.top < point[1] < rect.bottom
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_nothing_in_a_picture_covers_anything_else(graph: CheckedGraph, place: str) -> None:
-    drawn = measured(graph, place)
+def test_nothing_in_a_picture_covers_anything_else(drawn: DrawnSvg) -> None:
     boxes = list(drawn.boxes.values())
     assert not [(a, b) for a, b in combinations(boxes, 2) if a.overlaps(b)]
     for edge in drawn.edges:
@@ -113,9 +117,7 @@ def _any(points: list[tuple[float, float]], rect: Rect) -> bool:
     return any(inside(p, rect) for p in (*points, *middles))
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_all_text_can_be_read_and_lies_within_the_picture(graph: CheckedGraph, place: str) -> None:
-    drawn = measured(graph, place)
+def test_all_text_can_be_read_and_lies_within_the_picture(drawn: DrawnSvg) -> None:
     whole = Rect(0, 0, drawn.width, drawn.height)
     for text in drawn.texts:
         assert text.size * MINIMUM_SCALE >= SMALLEST_TEXT, text.words
