@@ -44,8 +44,14 @@ from flowrl.nodes.models.heads import Heads
 from flowrl.nodes.models.input_columns import Inputs, input_columns
 from flowrl.nodes.models.model import Model, checked_model
 from flowrl.nodes.observations import columns_under
-from flowrl.nodes.policy import LearnMode, Policy, unroll_column
-from flowrl.nodes.schedules import complete_schedules, current_value, scheduled_fields
+from flowrl.nodes.policy import ENV_SETTING, NOTHING_FOUND, LearnMode, Policy, unroll_column
+from flowrl.nodes.schedules import (
+    ResultSchedule,
+    Scheduled,
+    complete_schedules,
+    current_value,
+    scheduled_fields,
+)
 
 if TYPE_CHECKING:
     from flowrl.nodes.network_learn_mode import NetworkLearnMode
@@ -155,6 +161,10 @@ class Algorithm(Policy):
             None, "longer gradients are scaled down to this norm; null: none are", gt=0
         )
         explore: Any = parts("exploring_step", "further steps of acting when collecting")
+        reset_options: dict[str, Scheduled] = param(
+            {},
+            "numbers or schedules that collectors' envs get by these names in `reset(options=)` of each episode",
+        )
 
         @model_validator(mode="before")
         @classmethod
@@ -258,8 +268,16 @@ class Algorithm(Policy):
         """The steps in each row that is learned from; None: a row is one step."""
         return getattr(self.config, "unroll_steps", None)
 
-    def command(self, progress: Count) -> dict[str, float]:
-        return {name: current_value(setting, progress) for name, setting in self._scheduled.items()}
+    def command(
+        self, progress: Count, found: Mapping[str, float] = NOTHING_FOUND
+    ) -> dict[str, float]:
+        scheduled = self._scheduled.items()
+        return {name: current_value(setting, progress, found) for name, setting in scheduled}
+
+    def needed_results(self) -> dict[str, str]:
+        scheduled = self._scheduled.items()
+        found = {s.by: n for n, s in scheduled if isinstance(s, ResultSchedule)}
+        return {m: f"policy.{n.replace(ENV_SETTING, 'reset_options.')}" for m, n in found.items()}
 
     def learn_mode(self, seed: int, compute: Compute = DEFAULT) -> LearnMode:
         return self.Learn(self, seed, compute)
@@ -315,7 +333,7 @@ class Algorithm(Policy):
         for step in self.explore:
             for name in scheduled_fields(type(step.config)):
                 found[step.setting_name(name)] = getattr(step.config, name)
-        return found
+        return found | {f"{ENV_SETTING}{n}": s for n, s in config.reset_options.items()}
 
     def _exploring_steps(self) -> list[ExploringStep]:
         steps = configured_parts(self.config, "explore", ExploringStep)

@@ -6,14 +6,16 @@ class of its own and builds only what it needs, so a collector's process holds n
 - The learn mode takes batches and changes the weights. The learner owns it.
 - The collect mode takes observations and outputs actions that explore. The collector owns it.
 - The eval mode takes observations and outputs greedy actions. The evaluator owns it.
-- The command maps progress to settings such as exploration and learning rate. The learner computes
-  it, and it travels with the weights, so a version acts with the settings of that version.
+- The command maps progress and the newest evaluation to settings such as exploration and learning rate. The
+  learner computes it, and it travels with the weights, so a version acts with the settings of that version.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from flowrl.core.batch import Array, Batch, Column, Schema
@@ -87,6 +89,16 @@ class RecurrentActMode(Protocol):
 AnyActMode = ActMode | RecurrentActMode
 
 
+NOTHING_FOUND: Mapping[str, float] = MappingProxyType({})  # before the first evaluation
+ENV_SETTING = "env/"  # the prefix of settings for envs
+
+
+def env_settings(command: Mapping[str, float]) -> dict[str, float]:
+    """The settings for envs in a command, without their prefix."""
+    found = command.items()
+    return {n.removeprefix(ENV_SETTING): v for n, v in found if n.startswith(ENV_SETTING)}
+
+
 class Policy(Part):
     """The description of an algorithm, made of `self.config`, `self.obs` and `self.action`."""
 
@@ -111,6 +123,16 @@ class Policy(Part):
         name = type(self).__name__
         self.obs = obs_columns_of(obs, f"{name}.obs")
         self.action = action_column_of(action, f"{name}.action")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse an old form of `command` when the class is defined, instead of in the middle of a run."""
+        super().__init_subclass__(**kwargs)
+        declared = [*inspect.signature(cls.command).parameters][1:]
+        if declared != ["progress", "found"]:
+            raise TypeError(
+                f"{cls.__name__}.command takes ({', '.join(declared)}); it must take (progress, found), where `found` "
+                "are the metrics of the newest evaluation"
+            )
 
     @property
     def gamma(self) -> float:
@@ -176,8 +198,18 @@ class Policy(Part):
         """The modules that the learn mode (or the act modes) import; a process of several sites imports them once."""
         return ()
 
-    def command(self, progress: Count) -> dict[str, float]:
-        """The settings that depend on progress (env steps, episodes, train iterations)."""
+    def command(
+        self, progress: Count, found: Mapping[str, float] = NOTHING_FOUND
+    ) -> dict[str, float]:
+        """The settings that depend on progress (env steps, episodes, train iterations) and on results.
+
+        `found` are the metrics of the newest evaluation; before the first one, there are none. Settings whose names
+        begin with `env/` reach the envs of collectors, in `reset(options=)` of their next episodes.
+        """
+        return {}
+
+    def needed_results(self) -> dict[str, str]:
+        """The metrics of evaluations that the command needs, each with the parameter that depends on it."""
         return {}
 
 

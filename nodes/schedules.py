@@ -1,11 +1,13 @@
-"""Schedules: numbers that change with the progress of a run, such as exploration and learning rates."""
+"""Schedules: numbers that change with the progress or the results of a run, such as exploration and learning rates."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from flowrl.core.config import Config, param
@@ -59,6 +61,66 @@ class NumberSchedule(Config, title="schedule"):
         return self.start < bound and self.end < bound
 
 
+class ResultSchedule(Config, title="schedule by results"):
+    """A number that depends on a metric of the newest evaluation; before the first one, that of the first point."""
+
+    by: str = param(..., "the metric, such as `return_mean`", min_length=1)
+    points: list[tuple[float, float]] = param(
+        ..., "pairs of a value of the metric and the number there, by the metric", min_length=2
+    )
+    shape: Literal["linear", "steps"] = param(
+        "linear", "lines between the points; or `steps`: the number of the last point reached"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_pairs(cls, values: Any) -> Any:
+        points = values.get("points") if isinstance(values, Mapping) else None
+        if not isinstance(points, list | tuple):
+            return values
+        is_pair = all(isinstance(point, list | tuple) and len(point) == 2 for point in points)
+        if not is_pair:
+            example = "[[0, 1.0], [200, 0.1]]"
+            raise ValueError(f"`points` is {shortened_repr(points)}; expected pairs, {example}")
+        return {**values, "points": [tuple(point) for point in points]}
+
+    @model_validator(mode="after")
+    def _check_order(self) -> ResultSchedule:
+        metrics = [metric for metric, _ in self.points]
+        if sorted(set(metrics)) != metrics:
+            raise ValueError(
+                f"the points are at {', '.join(f'{m:g}' for m in metrics)} of {self.by}; write them in rising order"
+            )
+        return self
+
+    def value(self, found: Mapping[str, float]) -> float:
+        """The value for these results."""
+        metrics, numbers = zip(*self.points, strict=True)
+        if not found or math.isnan(found.get(self.by, 0.0)):
+            return float(numbers[0])
+        if self.by not in found:
+            known = ", ".join(found)
+            raise ValueError(f"a schedule depends on '{self.by}', and the evaluation has {known}")
+        if self.shape == "linear":
+            return float(np.interp(found[self.by], metrics, numbers))
+        reached = [number for metric, number in self.points if found[self.by] >= metric]
+        return float(reached[-1] if reached else numbers[0])
+
+    # A bound holds for a schedule if it holds for all of its points.
+
+    def __ge__(self, bound: float) -> bool:
+        return min(number for _, number in self.points) >= bound
+
+    def __gt__(self, bound: float) -> bool:
+        return min(number for _, number in self.points) > bound
+
+    def __le__(self, bound: float) -> bool:
+        return max(number for _, number in self.points) <= bound
+
+    def __lt__(self, bound: float) -> bool:
+        return max(number for _, number in self.points) < bound
+
+
 def linear_decay(start: float, end: float, length: float, t: float) -> float:
     """A straight line from `start` at t = 0 to `end` at t = `length`; `end` from then on."""
     return end + (start - end) * max(0.0, 1.0 - t / length)
@@ -74,20 +136,31 @@ def cosine_decay(start: float, end: float, length: float, t: float) -> float:
     return end + (start - end) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, t / length)))
 
 
+Schedule = NumberSchedule | ResultSchedule
 SHAPES = {"linear": linear_decay, "exponential": exponential_decay, "cosine": cosine_decay}
 
 
 def _read(value: Any) -> Any:
     if isinstance(value, Mapping):
-        unknown = [name for name in value if name not in NumberSchedule.model_fields]
-        if unknown:
-            hint = spelling_hint(unknown[0], NumberSchedule.model_fields)
-            raise ValueError(f"a schedule has no key '{unknown[0]}'; {hint}")
-        return NumberSchedule.model_validate(dict(value))
-    if isinstance(value, bool) or not isinstance(value, int | float | NumberSchedule):
+        return _read_schedule({name: given for name, given in value.items() if given is not None})
+    if isinstance(value, bool) or not isinstance(value, float | int | Schedule):
         example = "{start: 0.95, end: 0.1, env_steps: 10_000}"
         raise ValueError(f"{shortened_repr(value)} is neither a number nor a schedule, {example}")
     return value
+
+
+def _read_schedule(given: dict[str, Any]) -> Schedule:
+    kind = ResultSchedule if "by" in given or "points" in given else NumberSchedule
+    unknown = [name for name in given if name not in kind.model_fields]
+    if not unknown:
+        return kind.model_validate(given)
+    if kind is ResultSchedule and set(unknown) <= NumberSchedule.model_fields.keys():
+        removed = ", ".join(f"{name}: null" for name in unknown)
+        raise ValueError(
+            f"a schedule by results has no {' and '.join(unknown)} (`{removed}` removes that of an extended graph)"
+        )
+    known = {**NumberSchedule.model_fields, **ResultSchedule.model_fields}
+    raise ValueError(f"a schedule has no key '{unknown[0]}'; {spelling_hint(unknown[0], known)}")
 
 
 def complete_schedules(config: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +168,7 @@ def complete_schedules(config: type[Config], values: Mapping[str, Any]) -> dict[
     found = dict(values)
     for name in scheduled_fields(config):
         default, given = config.model_fields[name].default, found.get(name)
-        if isinstance(given, Mapping) and isinstance(default, NumberSchedule):
+        if isinstance(given, Mapping) and isinstance(default, NumberSchedule) and "by" not in given:
             kept = {k: getattr(default, k) for k in NumberSchedule.model_fields}
             if any(unit in given for unit in UNITS):
                 kept = {k: v for k, v in kept.items() if k not in UNITS}
@@ -104,13 +177,14 @@ def complete_schedules(config: type[Config], values: Mapping[str, Any]) -> dict[
 
 
 # The type of a parameter that `scheduled` declares.
-Scheduled = Annotated[float | NumberSchedule, BeforeValidator(_read)]
+Scheduled = Annotated[float | NumberSchedule | ResultSchedule, BeforeValidator(_read)]
 
 
 def scheduled(default: float | Mapping[str, Any], about: str, **limits: Any) -> Any:
-    """Declare a parameter that is a number or a schedule (`{start: 0.95, end: 0.1, env_steps: 10_000}`).
+    """Declare a parameter that is a number or a schedule.
 
-    Limits (`ge`, `gt`, `le`, `lt`) hold for a number and for both ends of a schedule.
+    A schedule is `{start: 0.95, end: 0.1, env_steps: 10_000}` or `{by: return_mean, points: [[0, 0.95], [200, 0.1]]}`.
+    Limits (`ge`, `gt`, `le`, `lt`) hold for a number, and for all numbers of a schedule.
     """
     extra: dict[str, Any] = {"phase": False, "file": False, "scheduled": True}
     value = _read(default)
@@ -123,6 +197,10 @@ def scheduled_fields(config: type[Config]) -> tuple[str, ...]:
     return tuple(n for n, e in extras.items() if isinstance(e, dict) and e.get("scheduled"))
 
 
-def current_value(setting: float | NumberSchedule, progress: Count) -> float:
-    """The value of a number or schedule at this progress."""
+def current_value(
+    setting: float | Schedule, progress: Count, found: Mapping[str, float] = MappingProxyType({})
+) -> float:
+    """The value of a number or schedule at this progress, and with these results of the newest evaluation."""
+    if isinstance(setting, ResultSchedule):
+        return setting.value(found)
     return setting.value(progress) if isinstance(setting, NumberSchedule) else float(setting)

@@ -14,6 +14,7 @@ from flowrl.checks.lossy_edges import lossy_edge_problems
 from flowrl.checks.row_order import row_order_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
+from flowrl.checks.state_settings import state_setting_problems
 from flowrl.checks.warmup import plan_warmup, uncounted_limit
 from flowrl.core.errors import GraphError, Problem
 from flowrl.core.node import Facts
@@ -86,7 +87,8 @@ def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool, runs_here: bool) ->
             problems.extend(row_problems(graph, program, described))
     problems.extend(memory_problems(graph, described))
     problems.extend(row_order_problems(graph, described.facts))
-    problems.extend(staleness_problems(graph))
+    problems.extend(state_setting_problems(graph, described.facts))
+    problems.extend(staleness_problems(graph, program.round.order))
     problems.extend(lossy_edge_problems(graph, program))
     problems.extend(_failure_problems(graph))
     graph = _with_resolved_parameters(graph, described.facts)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from flowrl.core.errors import Problem
 from flowrl.core.node import Facts
 from flowrl.graph.model import Edge, Graph
 
 
-def staleness_problems(graph: Graph) -> Iterator[Problem]:
-    """Yield problems for edges whose data is staler than their `max_staleness` allows."""
+def staleness_problems(graph: Graph, round_nodes: Collection[str]) -> Iterator[Problem]:
+    """Yield problems for edges whose data is staler than their `max_staleness` allows.
+
+    The lags of states of `round_nodes` are rounds; those behind paced nodes are not.
+    """
     for edge in graph.edges:
         if edge.max_staleness is None:
             continue
         states = [edge] if edge.kind == "state" else _state_upstream(graph, edge)
         yield from _unknown_ages(graph, edge, [e for e in states if e.latest])
-        fixed = [e for e in states if not e.latest]
+        fixed = [e for e in states if not e.latest and e.source.node in round_nodes]
         worst = max(fixed, key=lambda e: e.lag, default=None)
         if worst is not None and worst.lag > edge.max_staleness:
             what = f"{edge}: max_staleness is {edge.max_staleness} rounds, and {worst} has lag {worst.lag}"

@@ -80,6 +80,10 @@ class Facts:
     notes: tuple[str, ...] = ()
     # Parameters that leave a choice to this machine (such as `auto`), and what was chosen. A run has these values.
     resolved: Mapping[str, Any] = field(default_factory=dict)
+    # The names of the settings with which versions of each state output come (`State.command`), where they are known.
+    settings: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # The settings with which each state input must come, each with the parameter that depends on it.
+    needs_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # Passed to the `describe` of clients that link to this node.
     service: Any = None
     # Modules that making or firing the node imports. A process of several sites imports them once.

@@ -131,7 +131,8 @@ class Edge:
         kinds=("state",),
         minimum=0,
         unit="rounds",
-        meaning="in round r the consumer sees the version at the end of round r − 1 − lag",
+        meaning="in round r the consumer sees the version at the end of round r − 1 − lag; the lag behind a node that "
+        "is paced counts its firings",
         label=lambda rounds: f"lag {rounds}",
         report=_lag_report,
         shown_by_default=True,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate
+from flowrl.checks.paced_firings import lags_behind_firings
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.context import instance_key
 from flowrl.core.errors import Problem, problem_lines
@@ -92,6 +93,9 @@ def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     port_type = checked.graph.nodes[edge.to.node].port(edge.to.port).type
     if edge.kind == "link":
         return f"{port_type}, calls"
+    if lags_behind_firings(checked.program, edge):
+        versions = f"{edge.lag} firing{'s' if edge.lag != 1 else ''} of {edge.source.node}"
+        return f"{port_type}, lag {edge.lag} ({versions} older than the last)"
     if edge.kind == "state":
         return ", ".join([port_type, *edge.option_reports()])
     program = checked.program

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.checks.firing_counts import firings_before
+from flowrl.checks.paced_firings import lags_behind_firings
 from flowrl.checks.service_paths import ServicePath
 from flowrl.core.context import Context
 from flowrl.core.errors import NodeError
@@ -21,6 +23,7 @@ from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
+from flowrl.runtime.lagged_versions import LaggedVersions
 from flowrl.runtime.site_state import SiteState
 from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import DropOldestQueue, Push, Queue, Take, Token
@@ -90,6 +93,8 @@ class EdgeFactory:
     def state_input(self, edge: Edge, replica: int, versions: Versions) -> Take:
         """Return the function by which a consumer on this site takes the version that it reads."""
         own = versions[edge.source]
+        if lags_behind_firings(self._checked.program, edge):
+            return own.lagged_view(edge.lag)
         if reads_round_ends(edge):
             return own.round_end_view(edge.lag)
         return own.newest_view(whole=edge.every is not None)
@@ -101,6 +106,15 @@ class EdgeFactory:
     def paced_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
         """Return for each consumer on another site the function that sends it the version that paces it."""
         return []
+
+    def lagged_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
+        """Return for each consumer on another site the function that sends it the version of a firing."""
+        return []
+
+    def lagged_versions(self, node: str, most_lag: int) -> LaggedVersions:
+        """Return the empty versions of a paced node, for lags up to this one."""
+        program, site = self._checked.program, self.site
+        return LaggedVersions(lambda: firings_before(program, site.rounds, node), most_lag)
 
     # firings of nodes that may lack tokens: their number in a round is not known in advance
 
@@ -138,5 +152,8 @@ class EdgeFactory:
 
 
 def reads_round_ends(edge: Edge) -> bool:
-    """Return whether a consumer reads the versions with which rounds end: not the newest, nor one that paces it."""
+    """Return whether a consumer reads neither the newest version, nor one that paces it.
+
+    Then it reads the version with which a round ended, or one that lags behind firings of a paced node.
+    """
     return not edge.latest and edge.every is None

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.checks.paced_firings import lags_behind_firings
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.context import instance_key
 from flowrl.core.errors import NodeError
@@ -167,7 +168,12 @@ class Instances:
         """
         edges = [edge for edge in self.checked.graph.edges if edge.kind == "state"]
         depths: dict[PortRef, int] = {}
+        lags: dict[PortRef, int] = {}  # of paced nodes, in firings
         for edge in edges:
+            if lags_behind_firings(self.checked.program, edge):
+                depths.setdefault(edge.source, 0)
+                lags[edge.source] = max(edge.lag, lags.get(edge.source, 0))
+                continue
             depth = edge.lag + 1 if reads_round_ends(edge) else 0
             depths[edge.source] = max(depth, depths.get(edge.source, 0))
         versions = {
@@ -175,14 +181,20 @@ class Instances:
             for source, depth in depths.items()
             if self._edges.is_local(source.node, 0)
         }
+        for source in lags.keys() & versions.keys():
+            lagged = self._edges.lagged_versions(source.node, lags[source])
+            versions[source].keep_firings(lagged)
         for edge in edges:
             if edge.source in versions:
                 own = versions[edge.source]
-                if edge.every is None:
-                    own.round_end_readers += self._edges.round_end_readers(edge, own)
-                else:
+                if edge.every is not None:
                     readers = self._edges.paced_readers(edge, own)
                     own.paced_readers += [(edge.every, send) for send in readers]
+                elif edge.source in lags and reads_round_ends(edge):
+                    readers = self._edges.lagged_readers(edge, own)
+                    own.paced_readers += [(1, send) for send in readers]
+                else:
+                    own.round_end_readers += self._edges.round_end_readers(edge, own)
         return versions
 
     # ports

@@ -139,7 +139,7 @@ def _instance_data(instance: Instance) -> dict[str, Any]:
 
 
 def _versions_data(versions: StateVersions) -> dict[str, Any]:
-    return {"states": [_state_data(state) for state in versions.round_ends]}
+    return {"states": [_state_data(state) for state in versions.of_later_rounds]}
 
 
 def _queues(instances: Instances) -> Iterator[tuple[str, str, Queue, int]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from flowrl.core.errors import NodeError
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.runtime.finite_numbers import check_no_nan
 from flowrl.runtime.instance import Instance
+from flowrl.runtime.lagged_versions import LaggedVersions
 from flowrl.runtime.streams import Push, Take, Token
 
 
@@ -27,9 +29,10 @@ class StateVersions:
         self.round_end_readers: list[Push] = []
         self.paced_readers: list[
             tuple[int, Callable[[], None]]
-        ] = []  # with n, for each n-th version
+        ] = []  # with n, for each n-th version: of nodes that it paces, or with a lag in versions
         self._newest: State | None = None
         self._whole: State | None = None  # the newest version that was copied with its whole state
+        self._lagged: LaggedVersions | None = None
         self._round_ends: deque[State] = deque(maxlen=depth)
         if depth:  # before round 0, every round ended with version 0
             self._round_ends.extend([self.newest()] * depth)
@@ -77,14 +80,23 @@ class StateVersions:
         return State(state.arrays, state.command, instance.fired, instance.ctx.clock)
 
     @property
-    def round_ends(self) -> list[State]:
-        """The versions with which the last rounds ended, as many as later rounds may still read."""
-        return list(self._round_ends)
+    def of_later_rounds(self) -> list[State]:
+        """The versions that later rounds may still read: those of round ends, or of a paced node's last firings."""
+        return list(self._round_ends) if self._lagged is None else self._lagged.of_later_rounds
 
-    def continue_with(self, round_ends: list[State]) -> None:
-        """Continue a saved run: its last rounds ended with these versions."""
-        self._round_ends.extend(round_ends)
+    def continue_with(self, states: list[State]) -> None:
+        """Continue a saved run, in which these were the versions for later rounds."""
+        if self._lagged is None:
+            self._round_ends.extend(states)
+        else:
+            self._lagged.continue_with(states)
         self._newest = self._whole = None
+
+    def keep_firings(self, lagged: LaggedVersions) -> None:
+        """Keep the version of each firing, for consumers whose lag counts firings."""
+        self._lagged = lagged
+        lagged.add(self.newest())
+        self.paced_readers.append((1, lambda: lagged.add(self.newest())))
 
     def end_round(self) -> None:
         """Keep the last version of the round for later rounds, and send it to readers on other sites."""
@@ -102,6 +114,11 @@ class StateVersions:
             return state, state.clock
 
         return take
+
+    def lagged_view(self, lag: int) -> Take:
+        """Return a function that takes the version `lag` firings before the last one of earlier rounds."""
+        assert self._lagged is not None
+        return partial(self._lagged.take, lag)
 
     def newest_view(self, whole: bool = False) -> Take:
         """Return a function that takes the newest version, with the node's whole state if this is asked for."""

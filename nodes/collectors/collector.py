@@ -10,9 +10,9 @@ from flowrl.core.batch import Array, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, param, part
 from flowrl.core.errors import shortened_repr
-from flowrl.core.node import Node, Surroundings
+from flowrl.core.node import Node, Surroundings, UnsoundError
 from flowrl.core.ports import Link, Out, StateIn
-from flowrl.core.state import State
+from flowrl.core.state import Count, State
 from flowrl.nodes.collectors.actor import Actor
 from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
 from flowrl.nodes.devices import available_device, device_param
@@ -30,6 +30,7 @@ from flowrl.nodes.policy import (
     AnyActMode,
     Policy,
     act_mode_state,
+    env_settings,
     load_act_mode_state,
     policy_for,
     use_device,
@@ -70,7 +71,12 @@ class Collector(Node):
     def spec_and_policy(cls, config: Any, surroundings: Surroundings) -> tuple[EnvSpec, Policy]:
         """The spec of the linked envs, and the policy for them."""
         spec = join_specs(surroundings.links["envs"])
-        return spec, policy_for(config.policy, spec.obs, spec.action)
+        policy = policy_for(config.policy, spec.obs, spec.action)
+        if not spec.takes_options and (options := env_settings(policy.command(Count()))):
+            what = f"the envs of a pool take no options of `reset`, and the policy has {', '.join(options)}"
+            hint = "leave `reset_options` out, or use another kind of env manager"
+            raise UnsoundError(what, hint, "policy.reset_options")
+        return spec, policy
 
     @classmethod
     def extra_columns(cls, config: Any, policy: Policy, spec: EnvSpec) -> Schema:
@@ -90,6 +96,7 @@ class Collector(Node):
         self.envstep = 0  # env steps whose rows were returned
         self.mode: Any = None  # the act mode that acts
         self._weights: State | None = None
+        self._reset_options: dict[str, float] = {}  # that the envs have
         self._ignores_weights = False  # the acting policy has weights of its own, or none
         self._restart()
         self.reset_policy(self.policy)
@@ -114,6 +121,12 @@ class Collector(Node):
             self.mode.load(weights)
             self._weights = weights
             self._update_origin()
+            self._set_reset_options(env_settings(weights.command))
+
+    def _set_reset_options(self, options: dict[str, float]) -> None:
+        if options != self._reset_options:
+            self.envs.set_reset_options(options)
+            self._reset_options = options
 
     @property
     def _weights_version(self) -> int:
@@ -165,6 +178,8 @@ class Collector(Node):
         joined = join_managers(envs or self.envs)
         join_specs([self.envs.spec(), joined.spec()])  # raises if they differ
         self.envs = joined
+        if self._reset_options:
+            joined.set_reset_options(self._reset_options)
         self._restart()
 
     def reset(self, policy: ActingPolicy | None = None, envs: Any = None) -> None:

@@ -7,7 +7,7 @@ each manager as they become ready.
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -45,7 +45,12 @@ def join_specs(specs: Any) -> EnvSpec:
             )
     count = sum(spec.count for spec in specs)
     together = {spec.together for spec in specs}
-    return replace(first, count=count, together=together.pop() if len(together) == 1 else count)
+    return replace(
+        first,
+        count=count,
+        together=together.pop() if len(together) == 1 else count,
+        takes_options=all(spec.takes_options for spec in specs),
+    )
 
 
 def join_managers(managers: Any) -> Any:
@@ -85,6 +90,11 @@ class JoinedManagers:
         """Seed the episodes from the next reset on, as if the envs of all managers were those of one."""
         for manager, first_id in zip(self.managers, self._first_id.tolist(), strict=False):
             manager.seed(seed, dynamic_seeds, first_env + first_id // self._spec.agents)
+
+    def set_reset_options(self, options: Mapping[str, float]) -> None:
+        """Give each env these options from its next episode on."""
+        for manager in self.managers:
+            manager.set_reset_options(options)
 
     def reset(self) -> Array:
         """Begin new episodes in all envs; pending steps are discarded."""

@@ -1,4 +1,4 @@
-"""The actions of the current episodes. With the seed, they determine an env's state."""
+"""The actions of the current episodes. With how these began, they determine an env's state."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from itertools import islice, pairwise
 import numpy as np
 
 from flowrl.core.batch import Array
+from flowrl.nodes.env_managers.episode_start import EpisodeStart
 
 RECENT_ENTRIES = 4096  # entries kept as they were added; older actions are kept by env
 MAX_OLDER_BYTES = 64 << 20
 
-EpisodeActions = tuple[
-    int, Sequence[Array] | Array
-]  # the seed of an episode, and its actions (T, …)
+# How an episode began, and its actions (T, …).
+EpisodeActions = tuple[EpisodeStart, Sequence[Array] | Array]
 
 
 class ActionLog:
@@ -32,8 +32,8 @@ class ActionLog:
         self._start_entry = [0] * count  # the entry at which each env began afresh
         self._older: list[list[Array]] = [[] for _ in range(count)]  # before the recent entries
         self._dropped = [0] * count  # actions before those in `_older`
-        # Of each env's episodes: the seed, and the number of actions before it.
-        self._episode_starts: list[list[tuple[int, int]]] = [[(0, 0)] for _ in range(count)]
+        # Of each env's episodes: how it began, and the number of actions before it.
+        self._episode_starts = [[(EpisodeStart(0), 0)] for _ in range(count)]
 
     def add(self, ids: Array | None, actions: Array) -> None:
         """Add an action for each of these envs (None: of all). The caller does not write to the arrays again."""
@@ -41,11 +41,11 @@ class ActionLog:
         if len(self._recent) >= RECENT_ENTRIES:
             self._move_older_half()
 
-    def begin_afresh(self, index: int, seed: int) -> None:
+    def begin_afresh(self, index: int, start: EpisodeStart) -> None:
         """The env's next episode does not depend on earlier ones: forget these."""
         old_start = self._start_entry[index]
         self._start_entry[index] = self._first_entry + len(self._recent)
-        self._episode_starts[index] = [(seed, 0)]
+        self._episode_starts[index] = [(start, 0)]
         if self._dropped[index] or self._older[index]:
             self._dropped[index], self._older[index] = 0, []
         if old_start > self._first_entry:
@@ -55,9 +55,10 @@ class ActionLog:
             self._recent.popleft()
             self._first_entry += 1
 
-    def begin_continuing(self, index: int, seed: int, last_length: int) -> None:
+    def begin_continuing(self, index: int, start: EpisodeStart, last_length: int) -> None:
         """The env's next episode continues where the last one, of this length, ended."""
-        self._episode_starts[index].append((seed, self._episode_starts[index][-1][1] + last_length))
+        starts = self._episode_starts[index]
+        starts.append((start, starts[-1][1] + last_length))
 
     def mark_incomplete(self, index: int) -> None:
         """The env's actions do not determine its state."""
@@ -66,9 +67,13 @@ class ActionLog:
     def restore(self, index: int, episodes: Sequence[EpisodeActions]) -> None:
         """Replace the log of an env: it played these episodes, and is in the last of them."""
         self.begin_afresh(index, episodes[0][0])
-        for (_, actions), (seed, _) in pairwise(episodes):
-            self.begin_continuing(index, seed, len(actions))
+        for (_, actions), (start, _) in pairwise(episodes):
+            self.begin_continuing(index, start, len(actions))
         self._older[index] = [np.asarray(actions) for _, actions in episodes]
+
+    def current_start(self, index: int) -> EpisodeStart:
+        """How the env's current episode began."""
+        return self._episode_starts[index][-1][0]
 
     def current_episode(self, index: int) -> tuple[list[Array], bool]:
         """The actions of the env's current episode, and whether they are complete."""
@@ -76,11 +81,11 @@ class ActionLog:
         begin = self._episode_starts[index][-1][1] - self._dropped[index]
         return kept[max(begin, 0) :], begin >= 0
 
-    def episodes(self, index: int) -> tuple[list[tuple[int, list[Array]]], bool]:
+    def episodes(self, index: int) -> tuple[list[tuple[EpisodeStart, list[Array]]], bool]:
         """The env's episodes since it began afresh, and whether their actions are complete."""
         kept, starts = self._kept_actions(index), self._episode_starts[index]
         ends = [*(begin for _, begin in starts[1:]), len(kept)]
-        found = [(seed, kept[begin:end]) for (seed, begin), end in zip(starts, ends, strict=True)]
+        found = [(start, kept[begin:end]) for (start, begin), end in zip(starts, ends, strict=True)]
         return found, not self._dropped[index]
 
     def _kept_actions(self, index: int) -> list[Array]:

@@ -1,8 +1,8 @@
 """Crash files: the last episode of a failed env, which `flowrl replay` plays again.
 
-A crash file is JSON. It holds the env part, and the seed and actions of the episode up to the failure.
-`replay_crash_file` plays the episode in a process of its own, so that the env may crash or hang without harm, or in
-this process under the debugger. The program of that process is `python -m flowrl.nodes.env_managers.crash_files`.
+A crash file is JSON. It holds the env part, the seed and options of the episode's reset, and its actions up to the
+failure. `replay_crash_file` plays the episode in a process of its own, so that the env may crash or hang without harm,
+or in this process under the debugger. The program of that process is `python -m flowrl.nodes.env_managers.crash_files`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flowrl.nodes.envs.portable import from_portable, to_portable
 from flowrl.nodes.envs.spec import env_columns
 from flowrl.nodes.observations import ObsColumns
 
-FORMAT = "flowrl env crash 1"
+FORMAT = "flowrl env crash 2"
 NOT_PORTABLE = "cannot be made again"  # the key of an env that cannot be encoded
 MAX_NUMBER = 2**63 - 1
 
@@ -52,6 +52,7 @@ class CrashFile:
     make_index: int  # the env's index among those of all replicas
     index: int
     seed: int
+    options: dict[str, float]  # of the reset
     step: int  # 0: the reset
     what: str
     traceback: str
@@ -162,7 +163,9 @@ def _play_episode(
     part, obs_columns = _read_env(path, crash)
     env = part.make(crash.make_index)
     calls = [
-        partial(env.reset, seed=crash.seed),
+        partial(
+            env.reset, seed=crash.seed, **({"options": crash.options} if crash.options else {})
+        ),
         *(partial(env.step, action) for action in crash.action_array()),
     ]
     for number, call in enumerate(calls):

@@ -1,6 +1,6 @@
-"""The state of an env as data: the seeds and actions of its episodes, and what it carries over between episodes.
+"""The state of an env as data: the starts and actions of its episodes, and what it carries over between episodes.
 
-An env is saved as its history since it last began afresh: the seed and the actions of each episode, usually of the
+An env is saved as its history since it last began afresh: how each episode began, and its actions, usually of the
 current one alone. It is restored by playing these again (`history_replay.py`).
 
 A history need not go back to the env's first episode if the env says what it carries over from one episode to the
@@ -23,6 +23,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.env_managers.action_log import ActionLog, EpisodeActions
+from flowrl.nodes.env_managers.episode_start import EpisodeStart
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 
 MAX_CARRY_OVER_BYTES = 4096  # of encoded text: shared rows have a field for it
@@ -97,17 +98,19 @@ def encode_histories(
     log: ActionLog, carried: Sequence[str], obs: Array, column: Column
 ) -> dict[str, Any]:
     """The histories of all envs as data; `column` is that of actions."""
-    rows, actions, complete = [], [], []
+    rows, options, actions, complete = [], [], [], []
     for index in range(len(carried)):
         episodes, is_complete = log.episodes(index)
         complete.append(is_complete)
-        for seed, taken in episodes[: None if is_complete else 1]:
+        for start, taken in episodes[: None if is_complete else 1]:
             kept = taken if is_complete else []
-            rows.append((index, seed, len(kept)))
+            rows.append((index, start.seed, len(kept)))
+            options.append(start.options)
             actions += kept
     return {
         "actions": np.array(actions, column.dtype).reshape(len(actions), *column.shape),
         "episodes": np.array(rows, np.int64),  # of each: the env, the seed, the number of actions
+        "options": options,  # of each episode's reset, encoded
         "complete": np.array(complete),
         "carried": list(carried),
         "seen": np.array(obs),
@@ -119,8 +122,10 @@ def decode_histories(state: Mapping[str, Any], statistics: EpisodeStatistics) ->
     rows = np.asarray(state["episodes"])
     parts = np.split(np.asarray(state["actions"]), np.cumsum(rows[:, 2])[:-1])
     episodes: list[list[EpisodeActions]] = [[] for _ in range(statistics.count)]
-    for (index, seed, _), actions in zip(rows.tolist(), parts, strict=True):
-        episodes[index].append((seed, actions))
+    for (index, seed, _), options, actions in zip(
+        rows.tolist(), state["options"], parts, strict=True
+    ):
+        episodes[index].append((EpisodeStart(seed, options), actions))
     returns = statistics.returns.tolist()
     fields = zip(state["carried"], episodes, state["complete"], state["seen"], returns, strict=True)
     return [EnvHistory(*values) for values in fields]

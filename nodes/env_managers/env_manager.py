@@ -15,6 +15,7 @@ from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import Service
 from flowrl.nodes.env_managers.crash_files import CrashFile
 from flowrl.nodes.env_managers.env_error import EnvError
+from flowrl.nodes.env_managers.episode_start import EpisodeStart, encode_options
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 from flowrl.nodes.envs.agent_rows import as_agent_rows, env_spec
 from flowrl.nodes.envs.callables import env_makers
@@ -35,7 +36,7 @@ class EnvManager(Node):
     may_end_run = False
     serve = Service(
         "env_manager",
-        methods=("spec", "seed", "reset", "advance", "send", "recv"),
+        methods=("spec", "seed", "set_reset_options", "reset", "advance", "send", "recv"),
         values=(EnvSpec, NestedColumns, Steps, Episode),
     )
 
@@ -89,6 +90,7 @@ class EnvManager(Node):
         self._info_columns = self._spec.info if self._spec.agents == 1 else {}
         self._episode_quota: int | None = None
         self._manual_obs: Array | None = None  # to act on next; None unless `launch` was called
+        self._reset_options = ""  # of the next episodes, encoded
         self.seed(self.ctx.seed_for("episodes"), self.config.dynamic_seeds)
 
     def spec(self) -> EnvSpec:
@@ -103,6 +105,16 @@ class EnvManager(Node):
     def seed(self, seed: int, dynamic_seeds: bool = True, first_env: int = 0) -> None:
         """From the next reset on, the seed of env i's episode k follows from `seed`, `first_env` + i and k."""
         self.statistics = EpisodeStatistics(self.config.count, seed, dynamic_seeds, first_env)
+
+    def set_reset_options(self, options: Mapping[str, float]) -> None:
+        """Give each env these numbers in `reset(options=)` from its next episode on; without any, no options."""
+        encoded = encode_options(options)
+        if encoded != self._reset_options:
+            self._reset_options = encoded
+            self._apply_reset_options()
+
+    def _apply_reset_options(self) -> None:
+        """Let the next episodes begin with the new options, where they were prepared with others."""
 
     def reset(self) -> Array:
         """Begin a new episode in each env; return the first observations (B, …)."""
@@ -160,7 +172,7 @@ class EnvManager(Node):
     def _make_error(
         self,
         index: int,
-        seed: int,
+        start: EpisodeStart,
         step: int,
         actions: Sequence[Any],
         what: str,
@@ -174,7 +186,8 @@ class EnvManager(Node):
             actions,
             make_index=self._make_index(index),
             index=index,
-            seed=seed,
+            seed=start.seed,
+            options=start.arguments().get("options", {}),
             step=step,
             what=what,
             traceback=traceback,
@@ -183,7 +196,7 @@ class EnvManager(Node):
         )
         name = getattr(self._part.config, "id", type(self._part).__name__)
         files = {f"crash-{self.ctx.key}-{index}.json": crash.text()}
-        return EnvError(name, index, seed, step, actions, what, files)
+        return EnvError(name, index, start.seed, step, actions, what, files)
 
     def _make_index(self, index: int) -> int:
         """An env's index among the envs of all replicas; parts may make different envs by it."""
@@ -195,6 +208,7 @@ class EnvManager(Node):
         """The state of every env, as data that every kind of manager can load. No step may be pending."""
         return {
             "accounts": self.statistics.state_dict(),
+            "options": self._reset_options,
             "envs": self._save_envs(),
             "launched": None if self._manual_obs is None else list(self._episodes_played),
             "quota": self._episode_quota,
@@ -208,6 +222,7 @@ class EnvManager(Node):
         """
         self.close()
         self.statistics.load_state_dict(state["accounts"])
+        self._reset_options = state["options"]
         self._episode_quota, self._manual_obs = state["quota"], None
         if state["envs"] is not None:
             self._restore_envs(state["envs"])

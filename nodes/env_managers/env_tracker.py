@@ -17,6 +17,7 @@ from flowrl.core.batch import Array
 from flowrl.nodes.env_managers.env_error import EnvError, WorkerTraceback
 from flowrl.nodes.env_managers.env_history import CONTINUES, EnvHistory
 from flowrl.nodes.env_managers.env_states import EnvStates
+from flowrl.nodes.env_managers.episode_start import EpisodeStart
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 from flowrl.nodes.env_managers.failures import FailureTracker
 from flowrl.nodes.env_managers.worker_recovery import WorkerRecovery
@@ -43,13 +44,15 @@ class EnvTracker:
         row: Array,
         check_finite: bool,
         make_error: Callable[..., EnvError],
+        reset_options: str,
     ) -> None:
         """`row` is where each env plays. `check_finite` says that observations may be infinite or NaN. `make_error`
-        makes the error of an env that has no attempt left."""
+        makes the error of an env that has no attempt left. `reset_options` are those of the next episodes."""
         count = config.count
         self.pool, self.shared, self._config = pool, pool.shared, config
         self.statistics, self._failures = statistics, failures
         self._check_finite, self._make_error = check_finite, make_error
+        self._reset_options = reset_options
         self.envs = EnvStates(statistics, row)
         self.step_failed = [False] * count  # whether the trajectory of the pending step is invalid
         # Ends of episodes (flags and episode) that are not received yet, because the next reset failed.
@@ -69,15 +72,16 @@ class EnvTracker:
 
     def start_episode(self, index: int, row: int, command: int, delay_s: float = 0.0) -> None:
         """Begin the env's next episode in this row."""
-        seed = self.shared.seed[row] = self.statistics.start_episode(index)
-        self.envs.log.begin_afresh(index, seed)
+        start = EpisodeStart(self.statistics.start_episode(index), self._reset_options)
+        self.shared.write_start(row, start)
+        self.envs.log.begin_afresh(index, start)
         self._send_reset(row, command, delay_s)
 
     def start_spare_episode(
         self, index: int, row: int, command: int = RESET, delay_s: float = 0.0
     ) -> None:
         """Begin the env's next episode in its spare row, ahead of time."""
-        self.shared.seed[row] = self.statistics.next_seed(index)
+        self._write_next_start(index, row)
         self._send_reset(row, command, delay_s)
 
     def _send_reset(self, row: int, command: int, delay_s: float) -> None:
@@ -85,10 +89,27 @@ class EnvTracker:
         self.shared.flags[row] = 0
         self.pool.send_command(row, command)
 
-    def write_next_seeds(self, indexes: Sequence[int]) -> None:
-        """Write the seeds with which workers begin the next episodes of these envs."""
+    def write_next_starts(self, indexes: Sequence[int]) -> None:
+        """Write how workers begin the next episodes of these envs."""
         for index in indexes:
-            self.shared.seed[self.envs.row[index]] = self.statistics.next_seed(index)
+            self._write_next_start(index, int(self.envs.row[index]))
+
+    def _write_next_start(self, index: int, row: int) -> None:
+        start = EpisodeStart(self.statistics.next_seed(index), self._reset_options)
+        self.shared.write_start(row, start)
+
+    def change_reset_options(self, options: str) -> None:
+        """Begin later episodes with other options, also those that were begun ahead of time."""
+        self._reset_options = options
+        self.pool.wait()  # workers read the rows of pending commands
+        envs, flags = self.envs, self.shared.flags
+        for index, row in enumerate(envs.row.tolist()):
+            if index in envs.sent and flags[row]:
+                continue  # the next episode of its result has begun
+            if not self._config.pre_reset:
+                self._write_next_start(index, row)
+            elif not flags[spare := envs.other_row(row)]:
+                self.start_spare_episode(index, spare)
 
     def finish_reset_of_all(self) -> None:
         """Note that all envs have begun their first episodes."""
@@ -117,7 +138,7 @@ class EnvTracker:
             command = RECREATE if index in self.restarted else RESET
             self.start_spare_episode(index, old, command)
         else:
-            self.write_next_seeds([index])
+            self.write_next_starts([index])
             self.shared.flags[row] = 0
         self.step_failed[index] = envs.is_resetting[index] = False
         self.held_ends.pop(index, None)
@@ -127,17 +148,19 @@ class EnvTracker:
         """Log how the env's episode began. A retry started and logged it with `start_episode`."""
         envs, statistics = self.envs, self.statistics
         carried, last_length = self.shared.read_carry_over(row), statistics.length(index)
-        seed = 0 if was_retried else statistics.start_episode(index)
+        start = self.shared.read_start(row)
+        if not was_retried:
+            start = start._replace(seed=statistics.start_episode(index))
         if carried != CONTINUES:
             envs.carried[index] = carried
             if not was_retried:
-                envs.log.begin_afresh(index, seed)
+                envs.log.begin_afresh(index, start)
         elif was_retried:
             envs.log.mark_incomplete(
                 index
             )  # it continues after a failure, which cannot be replayed
         else:
-            envs.log.begin_continuing(index, seed, last_length)
+            envs.log.begin_continuing(index, start, last_length)
 
     # results
 
@@ -214,10 +237,10 @@ class EnvTracker:
         """Raise the error of an env that has no attempt left; step 0 is the reset."""
         what, _, traceback = self.shared.read_error(row).partition("\n")
         actions, complete = self.envs.log.current_episode(index) if step else ([], True)
-        seed = self.statistics.seeds[index] if step else int(self.shared.seed[row])
+        start = self.envs.log.current_start(index) if step else self.shared.read_start(row)
         self._failures.report()
         limit_s = self.recovery.exceeded_limit_s
-        error = self._make_error(index, seed, step, actions, what, traceback, complete, limit_s)
+        error = self._make_error(index, start, step, actions, what, traceback, complete, limit_s)
         raise error from (WorkerTraceback(traceback) if traceback else None)
 
     # saved envs

@@ -1,8 +1,8 @@
-"""Replays the histories of envs: an env is reset with each episode's seed, and stepped with its actions.
+"""Replays the histories of envs: an env is reset as each episode began, and stepped with its actions.
 
-An env that depends on its seed and actions alone is then in the same state as before. `replay_local_env` replays an
-env of this process. `replay_in_workers` replays envs of workers, side by side: to restore saved envs
-(`SavedEnvsRestorer`), and to recover those of a worker that ended (`worker_recovery.py`).
+An env that depends on the arguments of its resets and steps alone is then in the same state as before.
+`replay_local_env` replays an env of this process. `replay_in_workers` replays envs of workers, side by side: to restore
+saved envs (`SavedEnvsRestorer`), and to recover those of a worker that ended (`worker_recovery.py`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def replay_local_env(
         return TOO_LONG
     try:
         make(history.carried)
-        for seed, actions in history.episodes:
-            (obs, _), episode_return, over = reset(seed=seed), 0.0, False
+        for start, actions in history.episodes:
+            (obs, _), episode_return, over = reset(**start.arguments()), 0.0, False
             for action in actions:
                 if over:
                     return ENDED_EARLY
@@ -88,14 +88,15 @@ def _write_commands(
     shared: SharedRows, row: int, episodes: Sequence[EpisodeActions]
 ) -> Iterator[bool]:
     """Write the arguments of one command after another; yield whether it should end an episode."""
-    shared.seed[row], shared.delay_s[row], shared.reward[row] = episodes[0][0], 0.0, 0.0
+    shared.write_start(row, episodes[0][0])
+    shared.delay_s[row], shared.reward[row] = 0.0, 0.0
     yield False
     for k, (_, actions) in enumerate(episodes, 1):
         for n, action in enumerate(actions, 1):
             shared.action[row] = action
             ends = n == len(actions) and k < len(episodes)
             if ends:
-                shared.seed[row] = episodes[k][0]
+                shared.write_start(row, episodes[k][0])
             yield ends
 
 

@@ -21,6 +21,7 @@ from flowrl.nodes.env_managers.env_history import (
     encode_histories,
 )
 from flowrl.nodes.env_managers.env_manager import EnvManager
+from flowrl.nodes.env_managers.episode_start import EpisodeStart
 from flowrl.nodes.env_managers.failures import (
     FailureConfig,
     FailureCounts,
@@ -228,25 +229,25 @@ class SerialEnvManager(EnvManager):
         envs = self.local_envs
         while True:
             last_length = self.statistics.length(index)
-            seed = self.statistics.start_episode(index)
+            start = EpisodeStart(self.statistics.start_episode(index), self._reset_options)
             try:
                 envs.ensure_made(index)
-                self._log_episode(index, seed, last_length)
-                obs, _ = envs.reset_calls[index](seed=seed)
+                self._log_episode(index, start, last_length)
+                obs, _ = envs.reset_calls[index](**start.arguments())
                 return check_observation(obs, self._obs_column, self._obs_dtype)
             except UnsoundError:  # not a failure of the env: it cannot work at all
                 raise
             except ENV_EXCEPTIONS as error:
                 self._handle_failure(index, None, error)
 
-    def _log_episode(self, index: int, seed: int, last_length: int) -> None:
+    def _log_episode(self, index: int, start: EpisodeStart, last_length: int) -> None:
         """Log how the env's next episode begins."""
         envs = self.local_envs
         carried = envs.carry_over(index)
         if carried == CONTINUES:
-            self._log.begin_continuing(index, seed, last_length)
+            self._log.begin_continuing(index, start, last_length)
         else:
-            self._log.begin_afresh(index, seed)
+            self._log.begin_afresh(index, start)
             envs.carried[index] = carried
 
     def _handle_failure(self, index: int, dropped_steps: int | None, error: BaseException) -> None:
@@ -266,10 +267,12 @@ class SerialEnvManager(EnvManager):
     def _raise_env_error(self, index: int, step: int, error: BaseException) -> NoReturn:
         """Raise the error of an env that has no attempt left; step 0 is the reset."""
         actions, complete = self._log.current_episode(index) if step else ([], True)
-        seed = self.statistics.seeds[index]
+        start = EpisodeStart(self.statistics.seeds[index], self._reset_options)
+        if step:
+            start = self._log.current_start(index)
         traced = "".join(traceback.format_exception(error))
         what = describe_failure("step" if step else "reset", error)
-        raise self._make_error(index, seed, step, actions, what, traced, complete) from error
+        raise self._make_error(index, start, step, actions, what, traced, complete) from error
 
     # saving
 
@@ -303,7 +306,7 @@ class SerialEnvManager(EnvManager):
         return replay_local_env(
             history,
             partial(envs.make, index),
-            lambda seed: envs.reset_calls[index](seed=seed),
+            lambda **arguments: envs.reset_calls[index](**arguments),
             lambda action: envs.step_calls[index](action),
             lambda obs: check_observation(obs, self._obs_column, self._obs_dtype),
         )

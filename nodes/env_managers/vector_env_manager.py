@@ -48,7 +48,9 @@ class VectorEnvManager(EnvManager):
         """The spec of a pool with these parameters."""
         obs, action = cls.columns(config)
         info = info_columns(env_part(config.env))
-        return EnvSpec(obs, action, config.count, together=config.count, info=info)
+        return EnvSpec(
+            obs, action, config.count, together=config.count, info=info, takes_options=False
+        )
 
     @classmethod
     def columns(cls, config: Any) -> tuple[ObsColumns, Column]:
@@ -96,11 +98,18 @@ class VectorEnvManager(EnvManager):
         self._action_dtype = np.dtype(self._action_column.dtype)
         self._ids: Sequence[int] = range(self.config.count)
         self._episode_quota: int | None = None
+        self._reset_options = ""
         self._manual_obs: Array | None = None
         self._pool: Any = None
         self._all_ids = np.arange(self.config.count)
         self._no_ends = bytes(self.config.count)  # the flags of a step in which no episode ends
         self.seed(self.ctx.seed_for("episodes"), self.config.dynamic_seeds)
+
+    def _apply_reset_options(self) -> None:
+        raise ValueError(
+            f"{type(self).__name__}: a pool begins the episodes of its envs itself, without options of `reset`; use "
+            "another kind of env manager"
+        )
 
     def reset(self) -> Array:
         """Begin a new episode in each env; return the first observations (B, …)."""

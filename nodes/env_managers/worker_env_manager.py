@@ -178,6 +178,10 @@ class WorkerEnvManager(EnvManager):
         self._prepare_next_episodes()
         return shared.obs[self._row]
 
+    def _apply_reset_options(self) -> None:
+        if self._pool is not None:
+            self._tracker.change_reset_options(self._reset_options)
+
     def _new_tracker(self, pool: WorkerPool) -> EnvTracker:
         tracker = self._tracker = EnvTracker(
             pool,
@@ -187,20 +191,21 @@ class WorkerEnvManager(EnvManager):
             self._row,
             self._check_finite,
             self._make_error,
+            self._reset_options,
         )
         self._envs, self._sent = tracker.envs, tracker.envs.sent
         self._assembler = StepAssembler(tracker, self._failures, self._check_finite)
         return tracker
 
     def _prepare_next_episodes(self) -> None:
-        """All envs are in their episodes: have the next ones begun, or write their seeds."""
+        """All envs are in their episodes: have the next ones begun, or write how they begin."""
         if self.config.pre_reset:
             refuse_carry_over(self._envs.carried)
             for index in self._ids:
                 row = self._envs.other_row(int(self._row[index]))
                 self._tracker.start_spare_episode(index, row)
         else:
-            self._tracker.write_next_seeds(self._ids)
+            self._tracker.write_next_starts(self._ids)
         self._failures.report()
 
     # stepping

@@ -1,6 +1,6 @@
 """Recovers the envs of a worker that ended or hung, in the worker that replaces it.
 
-Each env is replayed: reset with its episode's seed, and stepped with its actions. If it then observes the same as
+Each env is replayed: reset as its episode began, and stepped with its actions. If it then observes the same as
 before, it continues as if nothing had happened. So a worker that is killed from outside costs time only. An env that
 ends its worker in the same place again has failed, and so has one that exceeded a deadline.
 """
@@ -112,9 +112,7 @@ class WorkerRecovery:
             if flags & (FAILED | NEXT_RESET_FAILED):
                 return IDLE  # it is restarted anyway
             if row != self._envs.row[index] or self._envs.is_resetting[index]:
-                return (
-                    RESET  # the row has the seed of a spare's episode, or of one not received yet
-                )
+                return RESET  # the row says how a spare's episode begins, or one not received yet
             if flags & ENDED and self._pre_reset:
                 return IDLE  # it becomes the spare
         problem = self._replay_row(worker, row, command)
@@ -131,10 +129,10 @@ class WorkerRecovery:
         logged, complete = self._envs.log.episodes(index)
         episodes: Sequence[EpisodeActions] = logged
         if command == STEP:
-            seed, actions = logged[-1]
-            episodes = [*logged[:-1], (seed, actions[:-1])]  # the pending step is taken afterwards
+            start, actions = logged[-1]
+            episodes = [*logged[:-1], (start, actions[:-1])]  # the pending step is taken afterwards
         elif shared.flags[row] & ENDED:  # the env is in the next episode already
-            next_episode: EpisodeActions = (int(shared.seed[row]), [])
+            next_episode: EpisodeActions = (shared.read_start(row), [])
             if shared.read_carry_over(row) == CONTINUES:
                 episodes = [*logged, next_episode]
             else:

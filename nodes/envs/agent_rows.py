@@ -8,7 +8,7 @@ managers know nothing of agents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,6 +108,10 @@ class AgentRows:
     def seed(self, seed: int, dynamic_seeds: bool = True, first_env: int = 0) -> None:
         """Seed the episodes from the next reset on, as `EnvManager.seed` does; `first_env` counts envs."""
         self.envs.seed(seed, dynamic_seeds, first_env)
+
+    def set_reset_options(self, options: Mapping[str, float]) -> None:
+        """Give each env these options from its next episode on."""
+        self.envs.set_reset_options(options)
 
     def reset(self) -> Array:
         """Begin a new episode in each env; return each agent's first observation (B, …)."""

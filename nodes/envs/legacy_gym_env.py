@@ -19,16 +19,22 @@ class LegacyGymEnv(gymnasium.Env):
         self.observation_space = convert_space(env.observation_space)
         self.action_space = convert_space(env.action_space)
         self._inner = getattr(env, "unwrapped", env)
-        self._reset_takes_seed = "seed" in inspect.signature(self._inner.reset).parameters
+        taken = inspect.signature(self._inner.reset).parameters
+        self._reset_takes_seed, self._reset_takes_options = "seed" in taken, "options" in taken
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self._steps = 0
+        if options and not self._reset_takes_options:
+            raise ValueError(
+                f"{type(self._inner).__name__}.reset takes no `options`; leave `reset_options` out, or add it"
+            )
+        given = {"options": options} if options else {}
         if self._reset_takes_seed:
-            result = self._env.reset(seed=seed)
+            result = self._env.reset(seed=seed, **given)
         else:
             if seed is not None:
                 self._seed_env(seed)
-            result = self._env.reset()
+            result = self._env.reset(**given)
         if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
             return result
         return result, {}

@@ -33,6 +33,7 @@ class EnvSpec:
     # Adjacent rows that step together: the agents of an env, or all rows of a pool.
     together: int = 1
     info: Schema = field(default_factory=dict)  # the listed entries of `info`
+    takes_options: bool = True  # whether episodes can begin with options of `reset`
 
 
 def obs_columns_of(obs: Any, where: str) -> ObsColumns:

@@ -81,6 +81,12 @@ class Evaluation:
         return metrics
 
 
+def metric_names(numbers: Sequence[str], win_above: float | None) -> list[str]:
+    """The names of an evaluation's metrics, if these numbers of `info` are listed."""
+    example = Episode(0, 0.0, 1, info=dict.fromkeys(numbers, 0.0))
+    return list(Evaluation([example], win_above=win_above).metrics(np.random.default_rng(0)))
+
+
 def play_episodes(
     envs: Any,
     mode: AnyActMode,

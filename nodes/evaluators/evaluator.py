@@ -12,7 +12,7 @@ from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Load, Node, Surroundings, UnsoundError
-from flowrl.core.ports import Link, Out, StateIn
+from flowrl.core.ports import Link, Out, StateIn, StateOut
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps
 from flowrl.nodes.collectors.collector import requested_count
@@ -25,7 +25,13 @@ from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.agent_rows import env_spec
 from flowrl.nodes.envs.info import info_schema
 from flowrl.nodes.envs.spec import EnvSpec, evaluation_part
-from flowrl.nodes.evaluators.evaluation import RETURN, Average, Evaluation, play_episodes
+from flowrl.nodes.evaluators.evaluation import (
+    RETURN,
+    Average,
+    Evaluation,
+    metric_names,
+    play_episodes,
+)
 from flowrl.nodes.evaluators.own_envs import forward_records, make_own_manager
 from flowrl.nodes.evaluators.video import EpisodeRecorder, RenderingEnvPart, render_episodes
 from flowrl.nodes.models.saved_weights import check_no_nan
@@ -33,6 +39,7 @@ from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.policy import policy_for, use_device
 
 DEFAULT_MOST_ENVS = 10
+BEST = "best"  # among what was found: the best average so far, about which the goal is
 
 
 class Evaluator(Node):
@@ -50,6 +57,11 @@ class Evaluator(Node):
         about="the envs to play in; without a link the evaluator makes its own",
     )
     weights = StateIn("weights")
+    found = StateOut(
+        "results",
+        optional=True,
+        about="the newest evaluation: its metrics, for a learner's command",
+    )
     data = Out("samples", optional=True, about="the steps of this evaluation, as rows for learning")
 
     class Config(BaseConfig):
@@ -97,9 +109,11 @@ class Evaluator(Node):
         policy = policy_for(config.policy, spec.obs, spec.action)  # raises if it does not fit
         _check_config(config, spec)
         schema = row_schema(spec.obs, spec.action, info_schema(spec))
+        numbers = [name for name, column in spec.info.items() if not column.shape]
         return Facts(
             outs={"data": schema},
             acts_on={"weights": policy.weights_columns()},
+            settings={"found": frozenset([*metric_names(numbers, config.win_above), BEST])},
             **device_facts(config, policy, False, surroundings.runs_here),
         )
 
@@ -122,6 +136,7 @@ class Evaluator(Node):
             str, float
         ] = {}  # of the own envs in the last episodes, if any failed
         self._best: float | None = None
+        self._found: dict[str, float] = {}  # the metrics of the newest evaluation
         self._evaluations = 0
         self._last_eval_iter: int | None = None
 
@@ -137,6 +152,10 @@ class Evaluator(Node):
         steps: list[CollectedSteps] | None = [] if self.ctx.is_consumed("data") else None
         self._evaluate(weights, steps, self.config.episodes)
         return self._rows(steps) if steps else None
+
+    def state(self, port: str) -> State:
+        """The newest evaluation, as settings; before the first one there are none."""
+        return State({}, dict(self._found))
 
     def eval(self, weights: State | None = None, n_episode: int | None = None) -> Evaluation:
         """By hand: evaluate these weights over `n_episode` episodes (by default as configured).
@@ -195,8 +214,10 @@ class Evaluator(Node):
         check_no_nan(weights.arrays)
         self.mode.load(weights)
         evaluation = self.play(recorder or self.envs, "episodes", steps, n)
-        metrics = {**evaluation.metrics(self.ctx.rng("bootstrap")), **self._failure_metrics}
+        found = evaluation.metrics(self.ctx.rng("bootstrap"))
+        metrics = {**found, **self._failure_metrics}
         self._save_best(weights, evaluation, metrics)
+        self._found = found if self._best is None else {**found, BEST: self._best}
         if self._reaches_goal(evaluation):
             confirmation = self.play(self.envs, f"confirm/{self._evaluations}", None, n)
             metrics.update(self._failure_metrics, confirm_return_mean=confirmation.return_mean)

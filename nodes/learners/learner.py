@@ -13,7 +13,7 @@ from flowrl.core.checkpoint import checkpoint_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, param, part, parts
 from flowrl.core.node import Facts, Load, Node, Surroundings, UnsoundError
-from flowrl.core.ports import In, Out, StateOut
+from flowrl.core.ports import In, Out, StateIn, StateOut
 from flowrl.core.saved_state import SavedState, check_names
 from flowrl.core.state import Clock, Count, State
 from flowrl.machine.environment import library_versions
@@ -37,6 +37,11 @@ class Learner(Node):
 
     role = "learner"
     data = In("samples")
+    found = StateIn(
+        "results",
+        optional=True,
+        about="the newest evaluation, on which the policy's command may depend",
+    )
     weights = StateOut("weights")
     averaged = StateOut(
         "weights", optional=True, about="the weights that the hook `averaged_weights` averages"
@@ -82,6 +87,7 @@ class Learner(Node):
             needs={"data": policy.learn_columns()},
             sequences={"data": policy.sequence_settings()},
             acts_on=dict.fromkeys(("weights", "averaged"), policy.weights_columns()),
+            needs_settings={"found": policy.needed_results()},
             on_policy=policy.on_policy,
             needs_order=frozenset({"data"} if policy.needs_order or sums else ()),
             **device_facts(config, policy, True, surroundings.runs_here),
@@ -122,14 +128,17 @@ class Learner(Node):
             str, list[float]
         ] = {}  # since the last report: each metric's sum and number
         self._earlier = Count()  # the progress before this run
+        self._found: dict[str, float] = {}  # the metrics of the newest evaluation
         if self.config.begin_with is not None:
             self._begin_with(Path(self.config.begin_with))
 
-    def fire(self, data: Batch) -> Batch | None:
+    def fire(self, data: Batch, found: State | None = None) -> Batch | None:
         """Do one train iteration; return the priorities of its rows, if the policy has any.
 
         If the rows come without a buffer that sums their rewards (`nstep`), windows of rewards end with the token.
         """
+        if found is not None and found.command:
+            self._found = dict(found.command)
         if self._rule is not None:
             data = with_summed_rewards(data, self._rule)
         if not self._is_running:
@@ -138,7 +147,7 @@ class Learner(Node):
                 hook.before_run(self)
         for hook in self.hooks:
             hook.before_iter(self, data)
-        result = self.mode.forward(data, self.policy.command(self.progress))
+        result = self.mode.forward(data, self.command)
         self.train_iter += 1
         self._is_uncounted = True  # the caller counts it, after the firing
         self.add_metrics(result.metrics)
@@ -159,6 +168,11 @@ class Learner(Node):
         return Count(*map(sum, zip(self._earlier, self._clock.total, strict=True)))
 
     @property
+    def command(self) -> dict[str, float]:
+        """The policy's settings for the progress so far and the newest evaluation."""
+        return self.policy.command(self.progress, self._found)
+
+    @property
     def _clock(self) -> Clock:
         """The clock of the newest weights."""
         clock = self.ctx.clock
@@ -167,7 +181,7 @@ class Learner(Node):
     def state(self, port: str = "weights") -> State:
         """The current weights, with the command for the progress so far."""
         weights = self.mode.weights() if port == "weights" else self._averaged_weights()
-        return State(weights, self.policy.command(self.progress))
+        return State(weights, self.command)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next train iteration depends on."""
@@ -176,18 +190,20 @@ class Learner(Node):
             "mode": self.mode.state_dict(),
             "train_iter": self.train_iter,
             "progress": list(self.progress),
+            "found": dict(self._found),
             "metrics": {name: list(found) for name, found in self._sums.items()},
             "hooks": {name: hook.state_dict() for name, hook in self._named_hooks().items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state. Hooks that it does not know begin anew, and those that only it has are left out."""
-        names = {"mode", "train_iter", "progress", "metrics", "hooks"}
+        names = {"mode", "train_iter", "progress", "found", "metrics", "hooks"}
         check_names(self.ctx.key, state, names)
         self.mode.load_state_dict(state["mode"])
         self.train_iter = int(state["train_iter"])
         now = self._clock.total
         self._earlier = Count(*(int(n) - m for n, m in zip(state["progress"], now, strict=True)))
+        self._found = dict(state["found"])
         self._metrics = {}
         self._sums = {name: list(found) for name, found in state["metrics"].items()}
         for name, hook in self._named_hooks().items():
@@ -214,8 +230,13 @@ class Learner(Node):
 
     # by hand
 
-    def train(self, batch: Batch | Rows, env_steps: int = 0) -> Batch | None:
-        """By hand: do one train iteration, after `env_steps` more env steps; return its priorities, if any."""
+    def train(
+        self, batch: Batch | Rows, env_steps: int = 0, found: State | None = None
+    ) -> Batch | None:
+        """By hand: do one train iteration, after `env_steps` more env steps; return its priorities, if any.
+
+        `found` is the newest evaluation, `evaluator.state("found")`, for policies whose settings depend on it.
+        """
         where, needed = f"{self.ctx.key}.train", self.policy.learn_columns()
         data = as_batch(where, batch)
         missing = [name for name in needed if name not in data]
@@ -224,7 +245,7 @@ class Learner(Node):
                 f"{where}: the batch lacks the columns {', '.join(missing)}; "
                 f"{type(self.policy).__name__} learns from {', '.join(needed)}"
             )
-        priorities = self.fire(data)
+        priorities = self.fire(data, found)
         self.ctx.clock = self.ctx.clock.add(self.ctx.key, env_steps=env_steps, train_iters=1)
         return priorities
 

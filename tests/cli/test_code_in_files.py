@@ -82,7 +82,7 @@ def test_replay_does_not_call_a_function_of_the_standard_library(
     env: dict[str, Any], message: str, folder: Path, flowrl: Flowrl
 ) -> None:
     crash = {
-        "format": "flowrl env crash 1", "env": env, "make_index": 0, "index": 0, "seed": 0, "step": 0,
+        "format": "flowrl env crash 2", "env": env, "make_index": 0, "index": 0, "seed": 0, "options": {}, "step": 0,
         "what": "reset raised", "traceback": "", "timeout_s": None, "complete": True, "dtype": "float64", "actions": [],
     }  # fmt: skip
     (folder / "crash.json").write_text(json.dumps(crash))

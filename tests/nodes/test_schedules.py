@@ -10,6 +10,7 @@ import pytest
 from flowrl.core.state import Count
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
+from flowrl.nodes.policy import env_settings
 from flowrl.nodes.schedules import NumberSchedule, current_value, scheduled_fields
 from tests.nodes.learn_modes import DISCRETE, OBS
 
@@ -54,6 +55,45 @@ def test_a_number_is_its_own_value() -> None:
     assert dqn(epsilon=0.3, lr=0.01).command(Count(10**6)) == {"epsilon": 0.3, "lr": 0.01}
 
 
+BY_RETURN = {"by": "return_mean", "points": [[0, 1.0], [100, 0.2], [200, 0.1]]}
+
+
+@pytest.mark.parametrize(
+    ("found", "line", "step"),
+    [
+        ({}, 1.0, 1.0),
+        ({"return_mean": -5.0}, 1.0, 1.0),
+        ({"return_mean": 50.0}, 0.6, 1.0),
+        ({"return_mean": 100.0}, 0.2, 0.2),
+        ({"return_mean": 150.0, "best": 0.0}, 0.15, 0.2),
+        ({"return_mean": 500.0}, 0.1, 0.1),
+        ({"return_mean": math.nan}, 1.0, 1.0),
+    ],
+)
+def test_a_schedule_by_results_follows_the_newest_evaluation(
+    found: dict[str, float], line: float, step: float
+) -> None:
+    policy = dqn(epsilon=BY_RETURN, lr={**BY_RETURN, "shape": "steps"})
+    assert policy.command(Count(10**6), found) == pytest.approx({"epsilon": line, "lr": step})
+    assert policy.needed_results() == {"return_mean": "policy.epsilon"}
+
+
+def test_options_of_reset_are_settings_for_envs() -> None:
+    policy = dqn(
+        reset_options={"length": {"by": "best", "points": [[0, 4], [10, 14]]}, "slip": 0.1}
+    )
+    command = policy.command(Count(), {"best": 5.0})
+    assert env_settings(command) == {"length": 9.0, "slip": 0.1}
+    assert policy.needed_results() == {"best": "policy.reset_options.length"}
+
+
+def test_a_metric_that_an_evaluation_does_not_have_is_named() -> None:
+    with pytest.raises(
+        ValueError, match="depends on 'return_mean', and the evaluation has best, win_rate"
+    ):
+        dqn(epsilon=BY_RETURN).command(Count(), {"best": 1.0, "win_rate": 0.5})
+
+
 def test_the_command_has_every_scheduled_parameter() -> None:
     assert scheduled_fields(Ppo.Config) == ("entropy_weight", "clip", "lr")
     policy = Ppo(
@@ -96,6 +136,24 @@ def test_a_partial_schedule_with_another_unit_loses_that_of_its_default() -> Non
             {"epsilon": {"env_steps": 10, "episodes": 5}},
             "needs one of env_steps, train_iters, episodes; it has env_steps and episodes .`env_steps: null`",
         ),
+        (
+            {"epsilon": {**BY_RETURN, "points": [[10, 0.5], [0, 1.0]]}},
+            "the points are at 10, 0 of return_mean; write them in rising order",
+        ),
+        ({"epsilon": {**BY_RETURN, "points": [0, 1]}}, r"`points` is \[0, 1\]; expected pairs"),
+        (
+            {"epsilon": {**BY_RETURN, "points": [[0, 1]]}},
+            r"Dqn\.epsilon\.points: List should have at least 2",
+        ),
+        ({"epsilon": {**BY_RETURN, "points": [[0, 1], [1, 2]]}}, "less than or equal to 1"),
+        ({"lr": {**BY_RETURN, "points": [[0, 1], [1, 0]]}}, r"Dqn\.lr is .* greater than 0"),
+        (
+            {"epsilon": {**BY_RETURN, "start": 1.0, "env_steps": 5}},
+            "has no start and env_steps .`start: null, env_steps: null` removes that of an extended",
+        ),
+        ({"epsilon": {**BY_RETURN, "point": []}}, "no key 'point'; did you mean 'points'"),
+        ({"epsilon": {"by": "best"}}, r"missing required parameter 'epsilon\.points'"),
+        ({"reset_options": {"length": "long"}}, "'long' is neither a number nor a schedule"),
         (
             {"lr": {"start": 1e-3, "end": 1e-4}},
             "needs one of env_steps, train_iters, episodes; it has none of them",

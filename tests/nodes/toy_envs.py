@@ -62,6 +62,29 @@ class InfoEnv(CountingEnv):
         return *stepped, terminated, truncated, info
 
 
+class OptionEnv(CountingEnv):
+    """Observes [the number `shift` of its options, steps taken]; an episode has `length` steps if they say so."""
+
+    def __init__(self, fails_at_shift: float = -1.0) -> None:
+        super().__init__(length=4)
+        self.fails_at_shift = fails_at_shift
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        self.options = options or {}
+        obs, info = super().reset(seed=seed)
+        self.lasts = round(self.options.get("length", 4))
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        stepped = super().step(action)
+        if self.options.get("shift") == self.fails_at_shift and self.t == 2:
+            raise ZeroDivisionError("the simulator fell over")
+        return stepped
+
+    def _obs(self) -> Any:
+        return np.array([self.options.get("shift", 0), self.t], np.float32)
+
+
 class BrokenStepEnv(CountingEnv):
     """The third step fails in the way of `how`."""
 

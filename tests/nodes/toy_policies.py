@@ -11,7 +11,7 @@ from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.state import Count, State
-from flowrl.nodes.policy import LearnResult, Policy
+from flowrl.nodes.policy import NOTHING_FOUND, LearnResult, Policy
 
 
 class Toy(Policy):
@@ -37,7 +37,9 @@ class Toy(Policy):
     def eval_mode(self, seed: int) -> Any:
         return ToyAct()
 
-    def command(self, progress: Count) -> dict[str, float]:
+    def command(
+        self, progress: Count, found: Mapping[str, float] = NOTHING_FOUND
+    ) -> dict[str, float]:
         return {"iters": float(progress.train_iters), "steps": float(progress.env_steps)}
 
 

@@ -81,7 +81,7 @@ def test_a_node_is_shown_with_its_ports() -> None:
 def test_services_say_what_may_be_called() -> None:
     text = show_type("env_manager")
     assert block(text, "Services") == [
-        "serve env_manager spec(), seed(), reset(), advance(), send(), recv(), one client"
+        "serve env_manager spec(), seed(), set_reset_options(), reset(), advance(), send(), recv(), one client"
     ]
 
 

@@ -33,11 +33,12 @@ META = {
 }
 EVALUATION = {"node": "evaluator", "role": "evaluator", "env_steps": 3, "return_mean": 1.0}
 CRASH: dict[str, Any] = {
-    "format": "flowrl env crash 1",
+    "format": "flowrl env crash 2",
     "env": {"$call": "tests.nodes.toy_envs:CountingEnv"},
     "make_index": 0,
     "index": 1,
     "seed": 2,
+    "options": {},
     "step": 1,
     "what": "step raised",
     "traceback": "",

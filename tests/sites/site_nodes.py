@@ -12,7 +12,7 @@ import numpy as np
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
 from flowrl.core.node import Facts, Node, Surroundings
-from flowrl.core.ports import ANY, In, Out, StateIn
+from flowrl.core.ports import ANY, In, Out, StateIn, StateOut
 from flowrl.core.state import State
 from tests.toys.toy_nodes import TABLE, Evaluator, Learner, table
 
@@ -188,6 +188,46 @@ class WaitingEvaluator(Evaluator):
             ):
                 raise RuntimeError(f"the learner did not go on to {goal}")
         return super().fire(weights)
+
+
+class ResultGiver(WaitingEvaluator):
+    """An evaluator whose state says which version it has evaluated last."""
+
+    found = StateOut("results", optional=True)
+
+    def setup(self) -> None:
+        self.evaluated = 0
+
+    def fire(self, weights: State) -> Batch:
+        if self.config.ahead:
+            super().fire(weights)
+        self.ctx.log(f"saw {weights.version}")
+        self.evaluated = weights.version
+        return table(weights.version)
+
+    def state(self, port: str) -> State:
+        return State({}, {"version": float(self.evaluated)})
+
+
+class ResultLearner(ProgressLearner):
+    """A learner that logs which evaluation it sees, and of which version."""
+
+    found = StateIn("results", optional=True)
+
+    def fire(self, data: Batch, found: State | None) -> str:  # type: ignore[override]
+        if found is not None:
+            self.ctx.log(f"saw {found.version} {found.command['version']:.0f}")
+        return super().fire(data)
+
+
+class ResultReader(Node):
+    """Logs for each token which evaluation it sees."""
+
+    data = In("samples")
+    found = StateIn("results")
+
+    def fire(self, data: Batch, found: State) -> None:
+        self.ctx.log(f"saw {found.version} {found.command['version']:.0f}")
 
 
 class FileWriter(Node):

@@ -10,6 +10,7 @@ import pytest
 from flowrl.channels import ChannelLimits
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
 from tests.sites.run_comparison import compare_placements, run_graph
+from tests.sites.site_nodes import ProgressLearner
 from tests.toys.toy_runs import toy_graph
 
 BASIC = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
@@ -146,6 +147,50 @@ def test_every_lag_reads_the_same_versions(lag: int, placement: str, tmp_path: P
     facts = compare_placements(with_lag(lag), tmp_path, placement, rounds=12)
     saw = [int(line.split()[-1]) for line in facts["logs/c.log"] if " saw " in line]
     assert saw == [max(r - lag, 0) for r in range(12)]
+
+
+# states of paced nodes
+
+
+def with_results(lag: int, give: int, every: int, **evaluator: Any) -> dict[str, Any]:
+    """Return a graph whose learner, and another node, see the evaluations of its versions."""
+    return toy_graph(
+        {
+            "c": {"type": "Source", "give": give},
+            "l": site_node("ResultLearner"),
+            "z": site_node("ResultReader"),
+            "e": {"type": site_node("ResultGiver"), **evaluator},
+        },
+        [
+            "c -> l, z",
+            {"l.weights -> e": {"every": every}},
+            {"e.found -> l.found": {"lag": lag}},
+            {"e.found -> z.found": {"lag": lag}},
+        ],
+        warmup=[{"edges": ["c -> l"], "rounds": 2}, {"edges": ["c -> z"], "rounds": 1}],
+    )
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize(("give", "every"), [(1, 1), (1, 3), (5, 2), (2, 6)])
+def test_the_lag_behind_a_paced_node_counts_its_firings(
+    lag: int, give: int, every: int, tmp_path: Path
+) -> None:
+    graph = with_results(lag, give, every)
+    facts = compare_placements(graph, tmp_path, "threads", "e=thread", rounds=9)
+    learning_rounds = [0, 1, *range(3, 12)]  # in round 2, of the warm-up, it does not learn
+    learned = {r: learning_rounds.index(r) * give for r in learning_rounds}  # before the round
+    expected = [max(learned[r] // every - lag, 0) for r in learning_rounds for _ in range(give)]
+    lines = [line.split() for line in facts["logs/l.log"] if " saw " in line]
+    assert [(int(words[-2]), int(words[-1])) for words in lines] == [
+        (n, n * every) for n in expected
+    ]
+
+
+def test_with_a_lag_a_learner_does_not_wait_for_an_evaluation_that_goes_on(tmp_path: Path) -> None:
+    ProgressLearner.at[0] = 0
+    graph = with_results(1, 1, 4, ahead=3)
+    run_graph(graph, "e=thread", tmp_path / "run", rounds=9)  # an evaluator waits for the learner
 
 
 # verdicts

@@ -9,6 +9,7 @@ from typing import Any
 from flowrl.channels import ChannelLimits, SiteChannels
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
+from flowrl.checks.paced_firings import lags_behind_firings
 from flowrl.checks.pacing import nodes_paced_by
 from flowrl.checks.service_paths import ServicePath
 from flowrl.checks.site_kinds import free_sites
@@ -21,7 +22,7 @@ from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.edge_factory import EdgeFactory, LocalService, Replica, Versions
 from flowrl.runtime.remote.edges import LossyRemoteOutput, MergedInput, RemoteInput, RemoteOutput
 from flowrl.runtime.remote.services import RemoteServices
-from flowrl.runtime.remote.state_views import NewestView, PacedView, RoundEndView
+from flowrl.runtime.remote.state_views import LaggedView, NewestView, PacedView, RoundEndView
 from flowrl.runtime.remote.waiting import SiteWaits
 from flowrl.runtime.site_state import Wait
 from flowrl.runtime.state_versions import StateVersions
@@ -161,6 +162,9 @@ class SiteEdgeFactory(EdgeFactory):
             view = NewestView(self.waits, queue)
             self._newest_views.append(view)
             return view.take
+        if lags_behind_firings(self._checked.program, edge):
+            versions = self.lagged_versions(edge.source.node, edge.lag)
+            return LaggedView(self.waits, queue, versions, edge.lag).take
         round_end_view = RoundEndView(self.waits, self.site, queue, edge.lag)
         self._round_end_views.append(round_end_view)
         return round_end_view.take
@@ -184,7 +188,7 @@ class SiteEdgeFactory(EdgeFactory):
             last = state
 
         def send_initial() -> None:
-            ends = versions.round_ends[-1 - min(edge.lag, self.site.rounds) :]
+            ends = versions.of_later_rounds[-1 - min(edge.lag, self.site.rounds) :]
             for state in ends or [versions.newest()]:
                 push((state, EMPTY_CLOCK))
 
@@ -200,6 +204,21 @@ class SiteEdgeFactory(EdgeFactory):
     ) -> Callable[[], None]:
         output = self._state_output(edge, replica)
         return lambda: output.append((versions.newest_whole(), EMPTY_CLOCK))
+
+    def lagged_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
+        return [self._lagged_reader(edge, r, versions) for r in self._remote_consumers(edge)]
+
+    def _lagged_reader(
+        self, edge: Edge, replica: int, versions: StateVersions
+    ) -> Callable[[], None]:
+        output = self._state_output(edge, replica)
+
+        def send_initial() -> None:
+            for state in versions.of_later_rounds[-1 - edge.lag :]:
+                output.append((state, EMPTY_CLOCK))
+
+        self._send_initial_versions.append(send_initial)
+        return lambda: output.append((versions.newest(), EMPTY_CLOCK))
 
     def _state_output(self, edge: Edge, replica: int) -> RemoteOutput:
         peer = self._layout.site_of[edge.to.node, replica]

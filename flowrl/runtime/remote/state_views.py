@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from flowrl.core.state import State
+from flowrl.runtime.lagged_versions import LaggedVersions
 from flowrl.runtime.remote.edges import RemoteInput
 from flowrl.runtime.remote.waiting import SiteWaits
 from flowrl.runtime.site_state import SiteState
@@ -68,6 +69,29 @@ class PacedView:
             state = self._queue.popleft()[0]
             self._version, self._token = state.version, (state, state.clock)
         return self._token
+
+
+class LaggedView:
+    """Reads the state of a paced node on another site, with a lag that counts its firings."""
+
+    def __init__(
+        self, waits: SiteWaits, queue: RemoteInput, versions: LaggedVersions, lag: int
+    ) -> None:
+        self._queue, self._versions, self._lag = queue, versions, lag
+        waits.channels.on_receive(self._receive)
+
+    def take(self) -> Token:
+        """Return the version for this round, without waiting for later versions."""
+        self._queue.wait_until(self._has_version)
+        return self._versions.take(self._lag)
+
+    def _has_version(self) -> bool:
+        self._receive()
+        return self._versions.has(self._lag)
+
+    def _receive(self) -> None:
+        for state, _ in self._queue.take_arrived():
+            self._versions.add(state)
 
 
 class NewestView:

@@ -18,6 +18,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.nodes.env_managers.env_history import MAX_CARRY_OVER_BYTES
+from flowrl.nodes.env_managers.episode_start import MAX_OPTIONS_BYTES, EpisodeStart
 from flowrl.nodes.env_managers.workers.futex_waker import FutexWaker, futex_is_available
 from flowrl.nodes.envs.info import PREFIX
 from flowrl.nodes.observations import ObsColumns
@@ -31,7 +32,16 @@ ENDED = TERMINATED | TRUNCATED
 # States of a worker.
 STARTING, RUNNING, STOPPING = range(3)
 AWAKE, ASLEEP = range(2)
-RESULT_FIELDS = ("action", "flags", "reward", "unwrapped_return", "final_obs", "seed", "obs")
+RESULT_FIELDS = (
+    "action",
+    "flags",
+    "reward",
+    "unwrapped_return",
+    "final_obs",
+    "seed",
+    "options",
+    "obs",
+)
 MAX_ERROR_BYTES = 4096
 CACHE_LINE_BYTES = 64  # fields begin at cache lines, because different sides write to them
 
@@ -46,6 +56,7 @@ class SharedRows:
     reward: Array
     unwrapped_return: Array  # of an ended episode, if the env knows it (else NaN)
     seed: Array  # of the episode to begin next
+    options: Array  # of its reset, as text
     delay_s: Array  # before that
     action: Array
     obs: Array  # to act on
@@ -78,6 +89,7 @@ class SharedRows:
             "reward": (np.float64, rows, ()),
             "unwrapped_return": (np.float64, rows, ()),
             "seed": (np.int64, rows, ()),
+            "options": (np.uint8, rows, (MAX_OPTIONS_BYTES,)),
             "delay_s": (np.float64, rows, ()),
             "action": (action[0], rows, action[1]),
             "obs": (obs[0], rows, obs[1]),
@@ -129,26 +141,39 @@ class SharedRows:
         if len(data) > MAX_ERROR_BYTES - 2:
             half = MAX_ERROR_BYTES // 2 - 4
             data = data[:half] + b"\n...\n" + data[-half:]
-        _write_bytes(self.error[row], data)
+        _write_text(self.error[row], data)
 
     def read_error(self, row: int) -> str:
         """Read what went wrong with an env."""
-        return bytes(self.error[row]).rstrip(b"\0").decode(errors="replace")
+        return _read_text(self.error[row])
 
     def write_carry_over(self, row: int, text: str) -> None:
         """Write what the env's episode has from earlier ones."""
-        _write_bytes(self.carried[row], text.encode())
+        _write_text(self.carried[row], text.encode())
 
     def read_carry_over(self, row: int) -> str:
         """Read what the env's episode has from earlier ones. Usually that is nothing."""
-        if not self.carried[row, 0]:
-            return ""
-        return bytes(self.carried[row]).rstrip(b"\0").decode()
+        return _read_text(self.carried[row])
+
+    def write_start(self, row: int, start: EpisodeStart) -> None:
+        """Write how the row's next episode begins."""
+        self.seed[row] = start.seed
+        if start.options or self.options[row, 0]:
+            _write_text(self.options[row], start.options.encode())
+
+    def read_start(self, row: int) -> EpisodeStart:
+        """Read how the row's next episode begins, or how its last one began."""
+        return EpisodeStart(int(self.seed[row]), _read_text(self.options[row]))
 
 
-def _write_bytes(field: Array, data: bytes) -> None:
+def _write_text(field: Array, data: bytes) -> None:
     field[: len(data)] = np.frombuffer(data, np.uint8)
     field[len(data) :] = 0
+
+
+def _read_text(field: Array) -> str:
+    """Read a text; usually there is none."""
+    return bytes(field).rstrip(b"\0").decode(errors="replace") if field[0] else ""
 
 
 def shared_rows_for(

@@ -199,7 +199,7 @@ class WorkerLoop:
                 self._make(row, shared.read_carry_over(row))
             layers = self._carry_over.get(row)
             carried = "" if layers is None else layers.get()
-            obs, _ = self._envs[row].reset(seed=int(shared.seed[row]))
+            obs, _ = self._envs[row].reset(**shared.read_start(row).arguments())
             checked_obs = check_observation(obs, self._obs_columns, self._obs_dtype)
         except RAISED as error:
             self._write_error(row, "reset", error)

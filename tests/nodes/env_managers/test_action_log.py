@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from flowrl.nodes.env_managers import action_log
 from flowrl.nodes.env_managers.action_log import RECENT_ENTRIES, ActionLog
+from flowrl.nodes.env_managers.episode_start import EpisodeStart
 from tests.quick_selection import examples
 
 COUNT = 3
-Episodes = list[list[tuple[int, list[int]]]]  # by env: seeds and actions
+Episodes = list[list[tuple[EpisodeStart, list[int]]]]  # by env: starts and actions
 
 
 def logged_episodes(log: ActionLog) -> Episodes:
@@ -23,10 +24,11 @@ def logged_episodes(log: ActionLog) -> Episodes:
     for index in range(COUNT):
         episodes, complete = log.episodes(index)
         assert complete
-        found.append([(seed, [int(action) for action in actions]) for seed, actions in episodes])
+        found.append([(start, [int(action) for action in actions]) for start, actions in episodes])
         actions, complete = log.current_episode(index)
         assert complete
         assert [int(action) for action in actions] == found[-1][-1][1]
+        assert log.current_start(index) == found[-1][-1][0]
     return found
 
 
@@ -48,8 +50,10 @@ operations = st.lists(
 def test_the_log_has_the_actions_of_each_env_and_episode(sequence: Any, recent: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(action_log, "RECENT_ENTRIES", recent)
-        log, expected = ActionLog(COUNT), [[(0, [])] for _ in range(COUNT)]
+        log = ActionLog(COUNT)
+        expected: Episodes = [[(EpisodeStart(0), [])] for _ in range(COUNT)]
         for number, (what, who) in enumerate(sequence):
+            start = EpisodeStart(number, f"options {number}")
             if what in ("all", "some"):
                 ids = range(COUNT) if who is None else who
                 actions = np.array([10 * number + index for index in ids])
@@ -57,13 +61,13 @@ def test_the_log_has_the_actions_of_each_env_and_episode(sequence: Any, recent: 
                 for index, action in zip(ids, actions.tolist(), strict=True):
                     expected[index][-1][1].append(action)
             elif what == "begin":
-                log.begin_afresh(who, number)
-                expected[who] = [(number, [])]
+                log.begin_afresh(who, start)
+                expected[who] = [(start, [])]
             elif what == "continue":
-                log.begin_continuing(who, number, len(expected[who][-1][1]))
-                expected[who].append((number, []))
+                log.begin_continuing(who, start, len(expected[who][-1][1]))
+                expected[who].append((start, []))
             else:
-                episodes = [(seed, np.array(took, int)) for seed, took in expected[who]]
+                episodes = [(began, np.array(took, int)) for began, took in expected[who]]
                 log.restore(who, episodes)
         assert logged_episodes(log) == expected
 
@@ -79,9 +83,9 @@ def test_the_env_with_most_actions_loses_its_earliest_ones(monkeypatch: Any) -> 
     assert [int(action) for action in actions] == list(range(40 - len(actions), 40))
     assert not log.episodes(0)[1]
     assert log.current_episode(1)[1]  # the other one is complete
-    log.begin_afresh(0, 7)
+    log.begin_afresh(0, EpisodeStart(7))
     log.add(None, np.array([5, 6]))
-    assert log.episodes(0) == ([(7, [5])], True)
+    assert log.episodes(0) == ([(EpisodeStart(7), [5])], True)
 
 
 def test_finished_episodes_are_dropped_from_the_log() -> None:
@@ -89,7 +93,7 @@ def test_finished_episodes_are_dropped_from_the_log() -> None:
     for _ in range(50):
         for _ in range(100):
             log.add(None, np.zeros(2, np.int64))
-        log.begin_afresh(0, 1), log.begin_afresh(1, 1)
+        log.begin_afresh(0, EpisodeStart(1)), log.begin_afresh(1, EpisodeStart(1))
         assert not log._recent
 
 

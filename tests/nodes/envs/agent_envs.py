@@ -148,3 +148,13 @@ class NumberedAgents(ParallelEnv):
         mask = np.ones(3, np.int8)
         mask[(k + 1) % 3] = 0
         return {"observation": obs, "action_mask": mask}
+
+
+class OptionAgents(NumberedAgents):
+    """The first number that each agent observes at the start of an episode is an option of `reset`."""
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
+        observations, infos = super().reset(seed, options)
+        for observation in observations.values():
+            observation[0] = (options or {}).get("first", 1)
+        return observations, infos

@@ -171,6 +171,31 @@ def test_only_new_best_weights_are_saved() -> None:
     assert kept[0].info == {"eval_return": 5.0, "eval_return_std": 0.0, "eval_episodes": 2}
 
 
+def test_the_newest_evaluation_is_a_state() -> None:
+    scores = {"episodes": 0.0}
+    node = scripted_evaluator(scores, episodes=2)
+    assert node.state("found").command == {}
+    found = []
+    for score in (5.0, 4.0, 6.0):
+        scores["episodes"] = score
+        node.fire(weights(0))
+        found.append(node.state("found").command)
+    assert [one["return_mean"] for one in found] == [5.0, 4.0, 6.0]
+    assert [one["best"] for one in found] == [5.0, 5.0, 6.0]
+
+
+@pytest.mark.parametrize(("info", "win_above"), [({}, None), ({"score": "float32"}, 2.0)])
+def test_the_described_metrics_are_those_that_an_evaluation_has(
+    info: dict[str, str], win_above: float | None
+) -> None:
+    part = Gymnasium(id=f"{TOYS}:InfoEnv", info=info)
+    node = evaluator(part, episodes=2, win_above=win_above)
+    facts = Evaluator.describe(node.config, Surroundings({}, {}, frozenset()))
+    node.fire(weights(0))
+    assert facts.settings["found"] == node.state("found").command.keys()
+    assert facts.settings["found"] >= {f"info/{name}" for name in info}
+
+
 def test_weights_with_nan_are_not_evaluated() -> None:
     node = evaluator(env(length=1))
     with pytest.raises(ValueError, match="learning has diverged"):

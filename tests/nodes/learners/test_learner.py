@@ -11,9 +11,13 @@ from flowrl.core.batch import Batch, Column
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
 from flowrl.core.node import Load, Surroundings, UnsoundError
-from flowrl.core.state import Clock, Count
+from flowrl.core.state import Clock, Count, State
 from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.policies.dqn import Dqn
+from tests.nodes.learn_modes import DISCRETE, OBS, rows
 from tests.nodes.toy_policies import Toy
+
+BY_RETURN = {"by": "return_mean", "points": [[0, 1.0], [100, 0.0]]}
 
 SCHEMA = {
     "obs": Column("float32", (2,)),
@@ -87,6 +91,29 @@ def test_the_command_depends_on_progress() -> None:
     assert node.state().command == {"iters": 5.0, "steps": 96.0}
     node.fire(batch())
     assert node.mode.commands == [{"iters": 5.0, "steps": 96.0}]
+
+
+def test_the_command_depends_on_the_newest_evaluation_that_the_learner_has_seen() -> None:
+    policy = Dqn(obs=OBS, action=DISCRETE, epsilon=BY_RETURN)
+    node, other = Learner(policy=policy, seed=0), Learner(policy=policy, seed=1)
+    evaluations = [State({}), State({}, {"return_mean": 50.0}), None, State({})]
+    found = []
+    for evaluation in evaluations:
+        node.train(rows(), found=evaluation)
+        found.append(node.state().command["epsilon"])
+    assert found == [1.0, 0.5, 0.5, 0.5]
+    other.load_state_dict(node.state_dict())
+    assert other.command == node.command
+
+
+def test_a_policy_with_the_old_form_of_command_is_refused_when_it_is_defined() -> None:
+    with pytest.raises(
+        TypeError, match=r"Old\.command takes \(progress\); it must take \(progress"
+    ):
+
+        class Old(Dqn):
+            def command(self, progress: Count) -> dict[str, float]:  # type: ignore[override]
+                return {}
 
 
 def test_metrics_are_means_since_the_last_report() -> None:
