@@ -34,8 +34,10 @@ def _rows_before_first_output(
     rows = 0
     schedules: list[tuple[Schedule, int]] = [(w.schedule, w.rounds) for w in program.warmup]
     for schedule, rounds in [*schedules, (program.round, 1)]:
-        if name not in schedule.firings or not rounds:
+        if name not in schedule.firings or not rounds or edge not in schedule.edges:
             continue
+        if any(source.node not in schedule.firings for source in edge.sources):
+            return None  # a fan-in of some of its sources
         in_one_firing = schedule.rates.get(edge.to, 0) * per_token
         if schedule.active_outputs(name):
             return rows + in_one_firing

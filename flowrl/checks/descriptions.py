@@ -97,6 +97,7 @@ class NodeDescriber:
             links,
             connected,
             self._client_roles.get(name, frozenset()),
+            frozenset(e.to.port for e in edges if self._is_live(e)),
             wants_notes=self.envs == "play",
             runs_here=self._runs_here,
         )
@@ -109,6 +110,15 @@ class NodeDescriber:
         elif found.problem is not None:
             self.problems.append(found.problem)
         return found.facts
+
+    def _is_live(self, edge: Edge) -> bool:
+        """Return whether the tokens of an edge come from a collector or an evaluator."""
+        if edge.kind != "stream" or is_feedback(self.graph, edge):
+            return False
+        sources = {source.node for source in edge.sources}
+        if any(self.graph.nodes[n].cls.role in ("collector", "evaluator") for n in sources):
+            return True
+        return any(self._is_live(e) for n in sources for e in self._edges_into.get(n, []))
 
     def locations_before(self, name: str) -> Iterator[SourceLocation]:
         """Yield where a node was written, and then all nodes on which it depends, the nearest first."""

@@ -115,12 +115,13 @@ def make_schedule(
     streams = graph.edges if edges is None else edges
     inside = [e for e in streams if e.kind == "stream" and e.to.node in fired]
     any_input_nodes = frozenset(n for n in fired if graph.nodes[n].fires_on_any)
-    bound = [e for e in inside if not _is_unbalanced(e, any_input_nodes)]
+    active = [e.with_sources_in(fired) for e in inside]
+    bound = [e for e in active if not _is_unbalanced(e, any_input_nodes)]
     solved = balance(graph, sorted(fired), bound, rates)
     problems.extend(solved.problems)
     for ref in (ref for e in inside for ref in (*e.sources, e.to)):
         solved.rates.setdefault(ref, graph.nodes[ref.node].rate(ref.port) or 1)
-    order = firing_order(graph, fired, inside, problems)
+    order = firing_order(graph, fired, active, problems)
     stale_dropping_inputs = frozenset(e.to for e in inside if drops_stale_tokens(graph, e))
     return Schedule(
         order, solved.firings, inside, solved.rates, any_input_nodes, stale_dropping_inputs

@@ -21,10 +21,7 @@ def plan_warmup(
         for a, b in missing:
             what = f"warmup: no stream leads from '{a}' to '{b}'"
             problems.append(Problem(str(phase.location), what, "list edges of the graph"))
-        idle = [
-            *_idle_sources(phase, nodes, edges),
-            *_idle_inputs(graph, phase, nodes, edges),
-        ]
+        idle = list(_idle_inputs(graph, phase, nodes, edges))
         problems.extend(idle)
         problems.extend(_idle_settings(phase, nodes))
         if missing or idle:
@@ -66,17 +63,6 @@ def _active_nodes_and_edges(
     return nodes, edges, missing
 
 
-def _idle_sources(phase: Phase, nodes: set[str], edges: list[Edge]) -> Iterator[Problem]:
-    """Yield problems for fan-ins of which only some sources fire in the phase."""
-    for edge in edges:
-        for source in edge.sources:
-            if source.node not in nodes:
-                what = f"warmup: '{edge.to.node}' takes from '{source.node}' too, which does not fire in this phase"
-                yield _phase_problem(
-                    phase, what, f"add '{source.node} -> {edge.to.node}' to its edges"
-                )
-
-
 def _idle_inputs(
     graph: Graph, phase: Phase, nodes: set[str], edges: list[Edge]
 ) -> Iterator[Problem]:
@@ -86,6 +72,8 @@ def _idle_inputs(
         for port, kind in graph.nodes[name].cls.ports.items():
             edge = into.get(PortRef(name, port))
             waits = isinstance(kind, In) and not kind.optional and kind.initial is None
+            if isinstance(kind, In) and kind.may_idle:
+                waits = not any(ref.node == name for ref in fed)
             if waits and edge is not None and PortRef(name, port) not in fed:
                 what = f"warmup: '{name}' would fire without its input '{port}'"
                 yield _phase_problem(

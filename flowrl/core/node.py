@@ -37,6 +37,8 @@ class Surroundings:
     connected_outputs: frozenset[str]
     # The roles of the nodes that are linked to this one.
     client_roles: frozenset[str] = frozenset()
+    # The stream inputs whose tokens come from envs, directly or through other nodes, so that they never end.
+    live_inputs: frozenset[str] = frozenset()
     # Whether the node may take its time to look for what its `Facts.notes` say, for `flowrl check`.
     wants_notes: bool = False
     # Whether the graph is to run on this machine. If not, it is read to act with what a run of it has learned.

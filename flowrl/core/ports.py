@@ -27,7 +27,8 @@ class In:
     """A stream input. Each firing takes `rate` tokens, as a list unless the rate is the literal 1.
 
     `initial` makes the value of one initial token, so that the input can close a feedback loop: before round 0, one
-    round of such tokens lies on its edge.
+    round of such tokens lies on its edge. `may_idle` says that a phase of the warm-up which feeds another input of the
+    node may leave this one without tokens; its value is then None.
     """
 
     type: str
@@ -35,6 +36,7 @@ class In:
     optional: bool = False
     initial: Callable[[], object] | None = None
     about: str = ""
+    may_idle: bool = False
     kind: Kind = "stream"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -197,6 +197,11 @@ class Edge:
     def source(self) -> PortRef:
         """The first source, which is the only one of a state edge."""
         return self.sources[0]
+
+    def with_sources_in(self, nodes: Container[str]) -> Edge:
+        """The edge from those of its sources that are among these nodes."""
+        sources = tuple(source for source in self.sources if source.node in nodes)
+        return self if sources == self.sources else replace(self, sources=sources)
 
     def with_option(self, name: str, value: Any) -> Edge:
         return replace(self, **{name: value})

@@ -208,7 +208,8 @@ class Instances:
         name, replica = instance.spec.name, instance.ctx.replica
         for edge in schedule.edges:
             if edge.to.node == name:
-                queues, rate = self._queues_into(edge, replica), schedule.rates[edge.to]
+                active = edge.with_sources_in(schedule.firings)
+                queues, rate = self._queues_into(active, replica), schedule.rates[edge.to]
                 one = _takes_one(instance.spec, edge.to.port)
                 take = take_one(queues) if one else take_list(queues, rate)
                 optional = name in schedule.any_input_nodes
@@ -239,8 +240,12 @@ class Instances:
         return pushes
 
     def _queues_into(self, edge: Edge, replica: int) -> list[Queue]:
-        queues = [q for pair, q in sorted(self.queues[edge.to].items()) if pair[2] == replica]
-        return queues[:1] if edge.merge == "any" else queues
+        """Return the queues of an instance from the sources of an edge, which may be some of those in the graph."""
+        whole = next(e for e in self.checked.graph.edges_into(edge.to.node) if e.to == edge.to)
+        by_pair = [(p, q) for p, q in sorted(self.queues[edge.to].items()) if p[2] == replica]
+        if edge.merge == "any":  # all sources share a queue
+            return [by_pair[0][1]]
+        return [queue for pair, queue in by_pair if whole.sources[pair[0]] in edge.sources]
 
 
 def _takes_one(spec: NodeSpec, port: str) -> bool:

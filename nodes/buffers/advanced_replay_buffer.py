@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
+
 from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.nodes.buffers.counters import summary_metrics
-from flowrl.nodes.buffers.demonstrations import required_columns
+from flowrl.nodes.buffers.demonstrations import check_demos, demo_bytes, required_columns
 from flowrl.nodes.buffers.pacing import check_pacing
 from flowrl.nodes.buffers.replay_buffer import RowReplayBuffer
 from flowrl.nodes.buffers.row_windows import WindowFacts, window_metadata
@@ -86,6 +88,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             )
         windows = WindowFacts.of(config, surroundings)
         check_transforms(config.transforms, schema)
+        check_demos(config, surroundings)
         row_bytes = ROW_METADATA_BYTES + windows.row_bytes
         plan = StoragePlan(config, schema, row_bytes)
         added = dict(BOOKKEEPING) if config.bookkeeping else {}
@@ -98,7 +101,8 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             needs_order=frozenset({"data"} if config.transforms or windows.rule else ()),
             needs={port: need for port, need in needs.items() if port in surroundings.inputs},
             needs_rows={"data": (config.batch_size + windows.most_waiting, "batch_size")},
-            memory_bytes=plan.memory_bytes(row_bytes + SAMPLER_BYTES),
+            memory_bytes=plan.memory_bytes(row_bytes + SAMPLER_BYTES)
+            + demo_bytes(config, surroundings),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )
@@ -159,6 +163,8 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             oldest = self.ctx.clock.total.train_iters - self.config.max_staleness_iters
             self.ring.remove_older(oldest)
         demo_rows = self._demos.rows_of_batches(batches, batch_size)
+        if self.has_only_demos:
+            demo_rows = [batch_size] * batches
         agent_rows = [batch_size - n for n in demo_rows]
         # Without replacement, rows that one batch uses up must not be in the next one.
         together = self.config.replace and len(set(agent_rows)) == 1
@@ -176,6 +182,8 @@ class AdvancedReplayBuffer(RowReplayBuffer):
     def _draw_columns(self, batches: int, rows: int) -> dict[str, Array]:
         """Draw the agent's rows of some batches, with their weights, numbers and bookkeeping."""
         c, ring, now = self.config, self.ring, self.ctx.clock.total.train_iters
+        if self.has_only_demos:
+            return {**self._no_rows(), **self._no_bookkeeping()}
         if ring.live < max(1, rows):
             raise shortage_error(self.ctx.key, rows, ring.live, expired=ring.removed)
         beta = linear_decay(c.beta, 1.0, c.beta_iters, now)
@@ -187,6 +195,11 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         ring.count_use(places, c.max_use)
         self._last_places = places
         return columns
+
+    def _no_bookkeeping(self) -> dict[str, Array]:
+        added = {"weight": Column("float32"), "row_id": Column("int64")}
+        added |= BOOKKEEPING if self.config.bookkeeping else {}
+        return {name: np.empty(0, column.dtype) for name, column in added.items()}
 
     @property
     def count(self) -> int:

@@ -7,11 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array, Batch, Schema
+from flowrl.core.batch import Array, Batch, Schema, row_bytes
 from flowrl.core.context import Context
+from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.sampling.uniform import UniformSampler
 from flowrl.nodes.nstep import NstepRule, with_summed_rewards
 from flowrl.nodes.origin import ORIGIN_SCHEMA
+
+
+def check_demos(config: Any, surroundings: Surroundings) -> None:
+    """Refuse demonstrations of an expert that goes on, if nothing bounds their number."""
+    if "demos" in surroundings.live_inputs and config.demo_size is None:
+        what = "demonstrations that an expert collects during the run would grow for ever"
+        raise UnsoundError(what, "write `demo_size: 10_000`; it keeps the newest", "demo_size")
+
+
+def demo_bytes(config: Any, surroundings: Surroundings) -> int:
+    """Return the memory of demonstrations. Those of a dataset are counted there."""
+    schema = surroundings.inputs.get("demos")
+    return 0 if schema is None or config.demo_size is None else config.demo_size * row_bytes(schema)
 
 
 def required_columns(schema: Schema) -> Schema:
@@ -20,27 +34,40 @@ def required_columns(schema: Schema) -> Schema:
 
 
 class Demonstrations:
-    """The demonstrations of a buffer, which keeps them for ever.
+    """The demonstrations of a buffer.
 
     With the mode `fixed`, `share` of each batch are demonstrations, and at least one row. With `binomial`, each row
     is one with the probability `share`, so their number varies from batch to batch.
     """
 
     def __init__(
-        self, context: Context, share: float, mode: str, rule: NstepRule | None = None
+        self,
+        context: Context,
+        share: float,
+        mode: str,
+        size: int | None = None,
+        rule: NstepRule | None = None,
     ) -> None:
-        """With a rule, the rewards of demonstrations are summed when they arrive."""
+        """With `size`, so many demonstrations are kept, the newest. With a rule, their rewards are summed on arrival."""
         self.node, self.share = context.key, share
         self.expected = "demos" in context.inputs  # whether batches contain demonstrations
         self.table: Batch | None = None
-        self._rule = rule
+        self._size, self._rule = size, rule
         self._rng = context.rng("demo_share") if mode == "binomial" else None
 
     def push(self, demos: Batch) -> None:
         self.expected = True
-        if len(demos):
-            demos = demos if self._rule is None else with_summed_rewards(demos, self._rule)
-            self.table = demos if self.table is None else Batch.concat([self.table, demos])
+        if not len(demos):
+            return
+        demos = demos if self._rule is None else with_summed_rewards(demos, self._rule)
+        table = demos if self.table is None else Batch.concat([self.table, demos])
+        if self._size is not None and len(table) > self._size:
+            table = table.take(np.arange(len(table) - self._size, len(table)))
+        self.table = table
+
+    def no_rows(self) -> dict[str, Array]:
+        """The columns of demonstrations, without any row."""
+        return {} if self.table is None else {n: a[:0] for n, a in self.table.columns.items()}
 
     def rows_of_batches(self, batches: int, batch_size: int) -> list[int]:
         """Return how many rows of each batch are demonstrations."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.buffers.counters import summary_metrics
-from flowrl.nodes.buffers.demonstrations import required_columns
+from flowrl.nodes.buffers.demonstrations import check_demos, demo_bytes, required_columns
 from flowrl.nodes.buffers.pacing import check_uniform_pacing
 from flowrl.nodes.buffers.replay_buffer import RowReplayBuffer
 from flowrl.nodes.buffers.row_windows import WindowFacts, window_metadata
@@ -43,6 +44,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
         pacing = check_uniform_pacing(config, surroundings)
         windows = WindowFacts.of(config, surroundings)
         check_transforms(config.transforms, schema)
+        check_demos(config, surroundings)
         row_bytes = ROW_METADATA_BYTES + windows.row_bytes
         plan = StoragePlan(config, schema, row_bytes)
         drawn = windows.drawn
@@ -53,7 +55,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
             needs_order=frozenset({"data"} if config.transforms or windows.rule else ()),
             needs={"demos": required_columns(schema)} if with_demos else {},
             needs_rows={"data": (config.batch_size + windows.most_waiting, "batch_size")},
-            memory_bytes=plan.memory_bytes(row_bytes),
+            memory_bytes=plan.memory_bytes(row_bytes) + demo_bytes(config, surroundings),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(pacing),
         )
@@ -87,16 +89,22 @@ class NaiveReplayBuffer(RowReplayBuffer):
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         """Draw all batches in one gather. In each, demonstrations follow the agent's rows."""
         demo_rows = self._demos.rows_of_batches(batches, batch_size)
-        agent_rows = [batch_size - n for n in demo_rows]
-        if self.count < max(1, *agent_rows):
-            raise shortage_error(self.ctx.key, max(agent_rows), self.count)
-        drawn = self._sampler.draw(self.count, agent_rows)
-        self._last_places = self._windows.places_of_drawable(drawn)
-        columns = self._transforms.take(self._last_places)
+        if self.has_only_demos:
+            demo_rows, columns = [batch_size] * batches, self._no_rows()
+        else:
+            columns = self._draw_columns([batch_size - n for n in demo_rows])
         if self._demos.expected:
             columns = self._demos.join(columns, batch_size, demo_rows, self._sampler)
         self.counters.sampled += batches * batch_size
         return split_batches(columns, batches, batch_size)
+
+    def _draw_columns(self, rows: Sequence[int]) -> dict[str, Array]:
+        """Draw `rows[k]` of the agent's rows for batch k."""
+        if self.count < max(1, *rows):
+            raise shortage_error(self.ctx.key, max(rows), self.count)
+        drawn = self._sampler.draw(self.count, rows)
+        self._last_places = self._windows.places_of_drawable(drawn)
+        return self._transforms.take(self._last_places)
 
     @property
     def count(self) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowrl.core.batch import Array, Batch, Rows, as_batch
+from flowrl.core.batch import Array, Batch, Rows, Schema, as_batch
 from flowrl.core.config import param, parts
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
@@ -124,16 +124,22 @@ class ReplayBuffer(Node):
 class RowReplayBuffer(ReplayBuffer):
     """A buffer whose elements are rows. It transforms drawn rows, and adds demonstrations to batches.
 
-    Demonstrations are stored separately. New data never replaces them. They are the last rows of a batch.
+    Demonstrations are stored separately. The agent's rows never replace them. They are the last rows of a batch.
     """
 
-    demos = In("samples", optional=True, about="kept for ever, separately from the agent's rows")
+    data = In("samples", may_idle=True)
+    demos = In("samples", optional=True, about="kept separately from the agent's rows")
 
     class Config(ReplayBuffer.Config):
         policy: Any = nstep_policy()
         transforms: Any = parts("transform", "applied to rows when they are drawn")
         batch_size: int = param(64, "rows in each batch", ge=1)
         demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
+        demo_size: int | None = param(
+            None,
+            "demonstrations that are kept, of which newer ones replace the oldest; null: all of a dataset",
+            ge=1,
+        )
         demo_draw: Literal["fixed", "binomial"] = param(
             "fixed",
             "fixed: every batch has the same number of demonstrations; binomial: each row is one with "
@@ -149,12 +155,25 @@ class RowReplayBuffer(ReplayBuffer):
             c.transforms, self._windows, self.ctx.rng("transforms")
         )
         demo_rule = nstep_rule(c.policy, self.ctx.inputs.get("demos"))
-        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw, demo_rule)
+        self._demos = Demonstrations(
+            self.ctx, c.demo_share, c.demo_draw, c.demo_size, demo_rule
+        )
         self._last_places = np.empty(0, np.int64)  # of the newest draw
 
     def push_demos(self, demos: Batch | Rows) -> None:
-        """Store demonstrations for ever. No window of rewards reaches from one call to the next."""
+        """Store demonstrations. No window of rewards reaches from one call to the next."""
         self._demos.push(as_batch(f"{self.ctx.key}.push_demos", demos))
+
+    @property
+    def has_only_demos(self) -> bool:
+        """Whether no row of the agent has arrived yet. Then batches consist of demonstrations."""
+        return self._demos.expected and not self.ring.written
+
+    def _no_rows(self) -> dict[str, Array]:
+        """The columns of the agent's drawn rows, without any row."""
+        known: Schema = self.ctx.outs.get("batches") or self.ctx.inputs.get("data") or {}
+        empty = {n: np.empty((0, *c.shape), c.dtype) for n, c in known.items() if n != "is_demo"}
+        return empty or self._demos.no_rows()
 
     def clear(self) -> None:
         """Remove the agent's rows. Demonstrations stay."""

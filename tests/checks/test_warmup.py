@@ -157,14 +157,33 @@ def test_the_length_of_a_phase_without_env_steps_is_given_in_rounds(problems):
     ]
 
 
-def test_a_fan_in_takes_from_all_of_its_sources_or_none(problems):
-    assert problems("""
+def test_a_fan_in_takes_from_those_of_its_sources_that_fire(checked):
+    found = checked("""
         nodes: {a: 'toys:Source', b: 'toys:Source', t: 'toys:Sink'}
         edges: ["a, b -> t"]
         warmup: [{edges: [a -> t], rounds: 5}]
-        """) == [
-        "g.yaml:3:10: warmup: 't' takes from 'b' too, which does not fire in this phase; add "
-        "'b -> t' to its edges"
+        """)
+    assert phases(found) == [(["a", "t"], 5)]
+
+
+DEMOS = """
+    extends: cartpole_dqn_demos
+    warmup:
+    """
+
+
+def test_a_buffer_may_be_without_a_collector_if_it_has_demonstrations(checked):
+    found = checked(DEMOS + "      - {edges: [demos -> buffer -> learner], rounds: 3}")
+    assert phases(found) == [(["demos", "buffer", "learner"], 3)]
+
+
+def test_a_buffer_that_nothing_feeds_cannot_fire(problems):
+    assert [
+        p.partition(": ")[2]
+        for p in problems(DEMOS + "      - {edges: [buffer -> learner], rounds: 3}")
+    ] == [
+        "warmup: 'buffer' would fire without its input 'data'; add 'collector -> buffer' to the "
+        "phase's edges"
     ]
 
 

@@ -74,19 +74,30 @@ WARM = learning(
         {"edges": ["c -> b -> l"], "rounds": 2},
     ],
 )
+PARTLY_WARM = toy_graph(
+    {"a": {"type": "Source", "replicas": 2}, "b": "Source", "r": "Relay", "l": "Learner"},
+    ["a, b -> r -> l", "l.weights -> a.weights"],
+    warmup=[{"edges": ["b -> r"], "rounds": 2}, {"edges": ["a -> r -> l"], "rounds": 1}],
+)
 NO_LEARNER = toy_graph({"c": "Source", "r": "Relay", "d": "RandomLogger"}, ["c -> r -> d"])
 
 GRAPHS = {
     "basic": BASIC, "evaluated": EVALUATED, "rates": RATES, "feedback": FEEDBACK,
     "two evaluators": TWO_EVALUATORS, "nested": NESTED, "fan-in": FAN_IN, "dealt": DEALT, "pairs": PAIRS,
     "joined": JOINED, "linked": LINKED, "components": COMPONENTS, "two learners": TWO_LEARNERS,
-    "warm": WARM, "no learner": NO_LEARNER,
+    "warm": WARM, "partly warm": PARTLY_WARM, "no learner": NO_LEARNER,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_graph_has_equal_results_in_threads(name: str, tmp_path: Path) -> None:
     compare_placements(GRAPHS[name], tmp_path, "threads", rounds=9)
+
+
+def test_in_a_warm_up_a_fan_in_takes_what_there_is(tmp_path: Path) -> None:
+    facts = compare_placements(PARTLY_WARM, tmp_path, "threads", rounds=1)
+    tokens = [line.split()[-1] for line in facts["logs/r.log"]]
+    assert tokens == ["0", "1", "0,100", "1,101,2"]
 
 
 @pytest.mark.parametrize("name", [n for n in GRAPHS if n != "no learner"])

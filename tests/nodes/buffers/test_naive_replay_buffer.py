@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import Clock, Count
+from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.origin import ORIGIN_SCHEMA
 
 SCHEMA = {"obs": Column("float32", (2,)), "reward": Column("float32")}
 
@@ -179,6 +182,58 @@ def test_later_demonstrations_are_added_to_earlier_ones() -> None:
     node.push_demos(rows(-1))
     node.push_demos(rows(-2))
     assert set(node.sample()["reward"][20:]) == {-1, -2}
+
+
+def test_newer_demonstrations_replace_the_oldest_beyond_their_size() -> None:
+    node = with_demos(batch_size=40, demo_share=0.5, demo_size=3)
+    node.push(rows(*range(40)))
+    for k in range(1, 6):
+        node.push_demos(rows(-k))
+    assert set(node.sample()["reward"][20:]) == {-3, -4, -5}
+    node.push_demos(rows(-6, -7, -8, -9))
+    assert set(node.sample()["reward"][20:]) == {-7, -8, -9}
+
+
+@pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
+def test_before_the_agents_first_row_batches_are_demonstrations(kind: type[Any]) -> None:
+    schema = {**SCHEMA, **ORIGIN_SCHEMA}
+    context = Context("buffer", inputs={"data": schema, "demos": SCHEMA, "priorities": None})
+    node = kind(config=kind.Config(batch_size=8, updates_per_push=2), context=context)
+    for _ in range(2):
+        first, second = node.fire(None, rows(-1, -2), None)
+        assert first["is_demo"].all()
+        assert set(first["reward"]) | set(second["reward"]) == {-1, -2}
+        assert set(first["origin/env"]) == {-1}
+        if kind is AdvancedReplayBuffer:
+            assert first["weight"].tolist() == [1.0] * 8
+            node.update(first["reward"] * 0 + 1)
+            node.update(first["reward"] * 0 + 1)
+    columns = {n: np.zeros(9, c.dtype) for n, c in ORIGIN_SCHEMA.items()}
+    more = node.fire(Batch({**rows(*range(9)).columns, **columns}), rows(), None)
+    assert set(more[0]) == set(first)
+    assert more[0]["is_demo"].sum() == 2
+
+
+def test_demonstrations_of_a_live_expert_must_be_bounded() -> None:
+    graph = {
+        "extends": "cartpole_dqn",
+        "nodes": {
+            "expert_envs": {"type": "env_manager", "count": 2},
+            "expert": {
+                "type": "sample_collector",
+                "n_sample": 32,
+                "policy": "random",
+                "counts": False,
+            },
+        },
+        "edges": ["expert <-> expert_envs", "expert -> buffer.demos", "learner -> expert"],
+    }
+    [problem] = flowrl.load(graph).check().problems
+    assert "demonstrations that an expert collects during the run would grow for ever" in str(
+        problem
+    )
+    assert "write `demo_size: 10_000`" in str(problem)
+    assert flowrl.load(graph, {"buffer.demo_size": 500}).check().ok
 
 
 def test_a_batch_has_at_least_one_demonstration_and_may_consist_of_them() -> None:

@@ -179,3 +179,26 @@ def test_demonstrations_need_no_origin_columns(kind: str, tmp_path: Path) -> Non
     )
     assert graph.check().problems == []
     assert graph.run(train_iters=8, out=tmp_path / "run").train_iters == 8
+
+
+@pytest.mark.parametrize("kind", ["naive_buffer", "advanced_buffer"])
+def test_a_learner_is_pretrained_from_demonstrations_before_the_first_env_step(
+    kind: str, tmp_path: Path
+) -> None:
+    graph = flowrl.load(
+        {
+            "extends": "cartpole_dqn_demos",
+            "nodes": {"buffer": {"type": kind, "updates_per_push": 4}},
+            "warmup": [
+                {"edges": ["demos -> buffer -> learner"], "rounds": 3},
+                {"edges": ["collector -> buffer"], "rounds": 4},
+            ],
+        }
+    )
+    one, two = (
+        graph.run(train_iters=n, out=tmp_path / str(n), placement=placement)
+        for n, placement in [(12, "serial"), (20, "threads")]
+    )
+    assert (one.train_iters, one.env_steps) == (12, 0)
+    assert (two.train_iters, two.env_steps) == (20, 6 * 256)
+    assert graph.run(train_iters=20, out=tmp_path / "s").digest == two.digest
