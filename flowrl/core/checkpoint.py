@@ -72,14 +72,25 @@ def read_acting(path: Path) -> tuple[State, dict[str, Any]]:
 
 def read_whole(path: Path, node: str) -> dict[str, Any]:
     """The `state_dict` of a learner: of the node with this name, or of the only one that the checkpoint has."""
+    states = read_all_wholes(path)
+    with _opened(path):  # a missing name is a problem of the file
+        return states[_key_of(states, node)]
+
+
+def read_all_wholes(path: Path) -> dict[str, dict[str, Any]]:
+    """The `state_dict` of each learner of a checkpoint, by `learner.port`."""
     with _opened(path) as (file, meta):
         rest = _object(meta, "learn")
         names = {k: n for n in file.keys() if (k := n.partition("learn/")[2]) and n[0] == "l"}  # noqa: SIM118
         arrays = {short: file.get_tensor(name) for short, name in names.items()}
         _check_digest(meta, "learn", {f"learn/{short}": a for short, a in arrays.items()})
-        key = _key_of(rest, node)
-        own = {n.removeprefix(f"{key}/"): a for n, a in arrays.items() if n.startswith(f"{key}/")}
-        return SavedState(own, json.dumps(rest[key])).state_dict()
+        found = {}
+        for key, text in rest.items():
+            own = {
+                n.removeprefix(f"{key}/"): a for n, a in arrays.items() if n.startswith(f"{key}/")
+            }
+            found[key] = SavedState(own, json.dumps(text)).state_dict()
+        return found
 
 
 def _key_of(rest: Mapping[str, Any], node: str) -> str:

@@ -24,7 +24,12 @@ from flowrl.nodes.devices import CPU, device_facts, device_param
 from flowrl.nodes.greedy_policy import GreedyPolicy
 from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights
-from flowrl.nodes.learners.warm_start import load_networks, read_learner_state
+from flowrl.nodes.learners.warm_start import (
+    FITTING_HINT,
+    check_checkpoint,
+    load_networks,
+    read_learner_state,
+)
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.nstep import nstep_rule, with_summed_rewards
 from flowrl.nodes.policy import LearnMode, Policy, policy_for_rows
@@ -77,7 +82,7 @@ class Learner(Node):
         schema = surroundings.inputs["data"] or {}
         policy = policy_for_rows(config.policy, schema)
         sums = nstep_rule(policy, schema) is not None
-        _check_begin(config)
+        _check_begin(config, policy)
         if surroundings.runs_here:
             compute_of(config)  # raises if this machine cannot
         _check_compute(config, policy)
@@ -301,8 +306,7 @@ class Learner(Node):
             if isinstance(error, UnsoundError):
                 raise
             what = f"'{path}' does not fit the policy: {error}"
-            hint = "give the policy that was trained, its model included, or the networks that fit as `only`"
-            raise UnsoundError(what, hint, "begin_with") from error
+            raise UnsoundError(what, FITTING_HINT, "begin_with") from error
         self.ctx.log(f"continues {path} after {self.train_iter} train iterations")
 
     def _named_hooks(self) -> dict[str, Hook]:
@@ -339,8 +343,8 @@ class SampleSource(Protocol):
         """Return the rows of one train iteration."""
 
 
-def _check_begin(config: Any) -> None:
-    """Refuse a checkpoint that does not exist, and `only` without one."""
+def _check_begin(config: Any, policy: Policy) -> None:
+    """Refuse a checkpoint that does not exist or is of another policy, and `only` without one."""
     path = config.begin_with
     if path is None:
         if config.only is not None:
@@ -350,6 +354,8 @@ def _check_begin(config: Any) -> None:
         what = f"there is no checkpoint '{path}'"
         hint = "a run writes them to its folder `checkpoints`"
         raise UnsoundError(what, hint, "begin_with")
+    else:
+        check_checkpoint(Path(path), policy, config.only)
 
 
 def _check_compute(config: Any, policy: Policy) -> None:

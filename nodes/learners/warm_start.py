@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.batch import Array
-from flowrl.core.checkpoint import read_whole
+from flowrl.core.checkpoint import read_acting, read_all_wholes, read_whole
 from flowrl.core.errors import RunError, spelling_hint
 from flowrl.core.node import UnsoundError
+from flowrl.nodes.policy import Policy
+
+CHECKPOINT_HINT = (
+    "give a checkpoint of a flowrl run, such as `runs/NAME/checkpoints/last.safetensors`"
+)
+FITTING_HINT = (
+    "give the policy that was trained, its model included, or the networks that fit as `only`"
+)
 
 
 def read_learner_state(path: Path, node: str) -> dict[str, Any]:
@@ -17,8 +25,46 @@ def read_learner_state(path: Path, node: str) -> dict[str, Any]:
     try:
         return read_whole(path, node)
     except RunError as error:
-        hint = "give a checkpoint of a flowrl run, such as `runs/NAME/checkpoints/last.safetensors`"
-        raise UnsoundError(str(error), hint, "begin_with") from error
+        raise UnsoundError(str(error), CHECKPOINT_HINT, "begin_with") from error
+
+
+def check_checkpoint(path: Path, policy: Policy, only: Sequence[str] | None) -> None:
+    """Refuse a checkpoint of another policy, as far as this is known before the networks are made."""
+    try:
+        states = read_all_wholes(path)
+    except RunError as error:
+        raise UnsoundError(str(error), CHECKPOINT_HINT, "begin_with") from error
+    networks = list(getattr(policy, "nets", ()))
+    for name in only or ():
+        if name not in networks:
+            raise _unknown_network("the policy", name, networks)
+    saved = {name for state in states.values() for name in _networks_in(state.get("mode", {}))}
+    missing = [name for name in only or networks if name not in saved]
+    if states and missing and only:
+        raise _unknown_network("the checkpoint", missing[0], sorted(saved))
+    if states and missing:
+        what = (
+            f"it has the networks {', '.join(sorted(saved)) or 'of no policy'}, and the policy has"
+        )
+        raise _misfit(path, f"{what} {', '.join(networks)}")
+    if not only and "torch" not in policy.imported_modules(learn=False):  # a check loads no torch
+        try:
+            policy.eval_mode(0).load(read_acting(path)[0])
+        except ValueError as error:
+            raise _misfit(path, error) from error
+
+
+def _misfit(path: Path, why: object) -> UnsoundError:
+    return UnsoundError(f"'{path}' does not fit the policy: {why}", FITTING_HINT, "begin_with")
+
+
+def _unknown_network(owner: str, name: str, known: Sequence[str]) -> UnsoundError:
+    what = f"{owner} has no network '{name}'"
+    return UnsoundError(what, spelling_hint(name, known), "only")
+
+
+def _networks_in(state: Mapping[str, Any]) -> list[str]:
+    return [n for n, s in state.items() if isinstance(s, Mapping) and "weights" in s]
 
 
 def load_networks(mode: Any, state: Mapping[str, Any], names: Sequence[str]) -> list[str]:
@@ -32,15 +78,10 @@ def load_networks(mode: Any, state: Mapping[str, Any], names: Sequence[str]) -> 
     left_out: list[str] = []
     for name in names:
         if name not in networks:
-            raise UnsoundError(
-                f"the policy has no network '{name}'", spelling_hint(name, networks), "only"
-            )
+            raise _unknown_network("the policy", name, list(networks))
         saved = state.get(name)
         if not isinstance(saved, Mapping) or "weights" not in saved:
-            known = [n for n, s in state.items() if isinstance(s, Mapping) and "weights" in s]
-            raise UnsoundError(
-                f"the checkpoint has no network '{name}'", spelling_hint(name, known), "only"
-            )
+            raise _unknown_network("the checkpoint", name, _networks_in(state))
         left_out += _load_fitting(name, networks[name], saved["weights"])
         target = getattr(mode, f"{name}_target", None)
         if target is not None:

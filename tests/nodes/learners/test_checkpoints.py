@@ -24,6 +24,22 @@ from flowrl.nodes.policies.sac import Sac
 from tests.nodes.learn_modes import CONTINUOUS, DISCRETE, OBS, rows, same_bits
 from tests.nodes.policies.test_every_algorithm import each_algorithm, make, random_batch
 
+# algorithms whose train iterations take several times as long as those of others
+SLOW = ("trpo", "acer", "ppg", "r2d2", "redq", "tqc", "qrdqn", "ppo")
+
+
+CARTPOLE_OBS = Column("float32", (4,))
+CARTPOLE: dict[str, Any] = {
+    "env": {"id": "CartPole-v1"},
+    "nodes": {
+        "envs": {"type": "env_manager"},
+        "collector": {"type": "sample_collector"},
+        "buffer": {"type": "naive_buffer"},
+        "learner": {"type": "learner"},
+    },
+    "edges": ["collector <-> envs", "collector -> buffer -> learner", "learner -> collector"],
+}
+
 
 def learner_of(policy: Any, seed: int = 0, **params: Any) -> Learner:
     hooks = [NanGuard(), AveragedWeights(decay=0.5), GradientStatistics(every_iters=2)]
@@ -71,6 +87,24 @@ def test_every_algorithm_continues_from_a_file_with_the_same_bits(
     assert same_bits(dict(whole.state().arrays), dict(resumed.state().arrays))
     metrics = [r.values for r in resumed.ctx.records if hasattr(r, "values")]
     assert metrics == [r.values for r in whole.ctx.records if hasattr(r, "values")]
+
+
+@pytest.mark.slow
+@each_algorithm
+def test_400_train_iterations_are_200_and_200_more_after_a_file(name: str, tmp_path: Path) -> None:
+    """Slow algorithms (see SLOW) do 20 and 20."""
+    half = 20 if name in SLOW else 200
+    policy = make(name)
+    batches = [random_batch(policy, seed) for seed in range(10)]
+    whole = learner_of(policy)
+    for k in range(2 * half):
+        if k == half:
+            whole.save(tmp_path / "half")
+        whole.train(batches[k % 10], env_steps=10)
+    resumed = learner_of(policy, seed=5, begin_with=str(tmp_path / "half"))
+    for k in range(half, 2 * half):
+        resumed.train(batches[k % 10], env_steps=10)
+    assert same_bits(whole.state_dict(), resumed.state_dict())
 
 
 def test_the_acting_weights_are_read_alone(saved: Path) -> None:
@@ -162,6 +196,46 @@ def test_networks_that_do_not_exist_are_refused(saved: Path) -> None:
     params: dict[str, Any] = {"model": Mlp(hidden=[3]), "dueling": False}
     with pytest.raises(UnsoundError, match="nothing of the network 'q' fits: q/"):
         dqn(action=Column("int64", n=5), **params, begin_with=str(saved), only=["q"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "learner", "message"),
+    [
+        (
+            {"type": "dqn", "model": {"type": "mlp", "hidden": [7]}},
+            {},
+            "is it that of another model?",
+        ),
+        ({"type": "c51"}, {}, "is it that of another model?"),
+        (
+            {"type": "discrete_sac"},
+            {},
+            "it has the networks q, and the policy has actor, critic",
+        ),
+        ({"type": "dqn"}, {"only": ["actor"]}, "the policy has no network 'actor'; known: q"),
+        ({"type": "discrete_sac"}, {"only": ["actor"]}, "the checkpoint has no network 'actor'"),
+    ],
+)
+def test_check_refuses_a_checkpoint_of_another_policy(
+    policy: dict[str, Any], learner: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    trained = Dqn(obs=CARTPOLE_OBS, action=DISCRETE)
+    Learner(policy=trained, seed=0).save(tmp_path / "dqn.safetensors")
+    given = {"begin_with": str(tmp_path / "dqn.safetensors"), **learner}
+    graph = {**CARTPOLE, "policy": policy}
+    nodes = {**CARTPOLE["nodes"], "learner": {"type": "learner", **given}}
+    [problem] = flowrl.load({**graph, "nodes": nodes}).check().problems
+    assert message in f"{problem.what}; {problem.hint}"
+
+
+def test_check_accepts_a_checkpoint_of_the_policy(tmp_path: Path) -> None:
+    trained = Dqn(obs=CARTPOLE_OBS, action=DISCRETE)
+    Learner(policy=trained, seed=0).save(tmp_path / "dqn.safetensors")
+    for only in (None, ["q"]):
+        begin = {"begin_with": str(tmp_path / "dqn.safetensors"), "only": only}
+        nodes = {**CARTPOLE["nodes"], "learner": {"type": "learner", **begin}}
+        graph = {**CARTPOLE, "policy": "dqn", "nodes": nodes}
+        assert flowrl.load(graph).check().problems == []
 
 
 def test_check_refuses_a_checkpoint_that_is_not_there() -> None:
