@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from flowrl.runs.metrics_table import MetricsTable
     from flowrl.runs.result import RunResult
     from flowrl.runs.run import Run
+    from flowrl.runs.run_log import RunLog
     from flowrl.runs.seed_results import SeedResults
     from flowrl.runs.seed_statistics import SeedStatistics
     from flowrl.runs.trained_policy import TrainedPolicy
@@ -57,6 +58,7 @@ _MODULE_OF = {
     "MetricsTable": "runs.metrics_table",
     "RecordSource": "runtime.records",
     "Run": "runs.run",
+    "RunLog": "runs.run_log",
     "RunResult": "runs.result",
     "SeedResults": "runs.seed_results",
     "SeedStatistics": "runs.seed_statistics",
@@ -89,6 +91,7 @@ __all__ = [
     "Rendezvous",
     "Run",
     "RunError",
+    "RunLog",
     "RunResult",
     "Schema",
     "SeedResults",

@@ -195,6 +195,8 @@ def test_what_is_done_by_hand_runs_as_it_is_shown(
     names["env"] = Gymnasium(id="CartPole-v1")
     exec(by_hand("evaluators", "By hand"), names)
     assert len(names["evaluation"].returns) == 10
+    exec(by_hand("runs", "By hand"), names)
+    assert (tmp_path / "runs" / "mine" / "checkpoints" / "last.safetensors").is_file()
     names["evaluator"].close()
     names["envs"].close()
 
