@@ -22,6 +22,7 @@ from flowrl.nodes.models.action_mask import mask_scores, mask_tensor
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.model import InferenceModel
 from flowrl.nodes.models.numpy_model import MEMORY
+from flowrl.nodes.policy import act_by_id
 
 Columns = dict[str, Array]
 
@@ -88,8 +89,15 @@ class NetworkActMode:
         self.model.load(state.arrays)
         self.settings = state.command
 
-    def forward(self, obs: Array, memory: Mapping[str, Array] | None = None) -> Columns:
-        """Map observations (B, …), and the memory if there is any, to the outputs and the memory after the step."""
+    def forward(
+        self, obs: Array | dict[int, Array], memory: Mapping[str, Array] | None = None
+    ) -> dict[Any, Array]:
+        """Map observations (B, …), and the memory if there is any, to the outputs and the memory after the step.
+
+        By hand, observations by id (`envs.ready_obs`) are mapped to actions by id.
+        """
+        if isinstance(obs, dict):
+            return act_by_id(self, obs)
         if memory is None:
             columns = self.model(obs)
         else:

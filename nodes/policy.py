@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config, Part, PartSpec
 from flowrl.core.errors import shortened_repr
@@ -248,9 +250,11 @@ def policy_for(policy: PartSpec | Policy, obs: ObsColumns, action: Column) -> Po
 
 
 def made_policy(policy: Any) -> Policy:
-    """A policy that was made by hand; anything else is an error."""
+    """A policy that was made by hand, or that of one of its modes (`policy.collect_mode`); else an error."""
     if isinstance(policy, Policy):
         return policy
+    if (owner := policy_of_mode(policy)) is not None:
+        return owner
     name = type(policy).__name__
     if hasattr(policy, "forward") and hasattr(policy, "load"):
         raise TypeError(
@@ -259,6 +263,23 @@ def made_policy(policy: Any) -> Policy:
     raise TypeError(
         f"policy is {shortened_repr(policy)}; expected a policy, such as Dqn(obs=…, action=…)"
     )
+
+
+def policy_of_mode(mode: Any) -> Policy | None:
+    """The policy whose method makes a mode, such as `policy.collect_mode`."""
+    owner = getattr(mode, "__self__", None)
+    return owner if isinstance(owner, Policy) else None
+
+
+def act_by_id(mode: Any, obs: Mapping[int, Array]) -> dict[int, Any]:
+    """By hand: the actions for the observations of `envs.ready_obs`, by id, as `envs.step` takes them."""
+    if getattr(mode, "memory", {}):
+        raise ValueError(
+            f"{type(mode).__name__}.forward: the policy remembers its episode, which actions by id do not carry; "
+            "take a GreedyPolicy, or a collector"
+        )
+    rows = np.stack(list(obs.values()))
+    return dict(zip(obs, mode.forward(rows)["action"], strict=True))
 
 
 def policy_for_rows(policy: PartSpec | Policy, rows: Schema) -> Policy:

@@ -33,6 +33,7 @@ from flowrl.nodes.policy import (
     env_settings,
     load_act_mode_state,
     policy_for,
+    policy_of_mode,
     use_device,
 )
 
@@ -99,7 +100,8 @@ class Collector(Node):
         self._reset_options: dict[str, float] = {}  # that the envs have
         self._ignores_weights = False  # the acting policy has weights of its own, or none
         self._restart()
-        self.reset_policy(self.policy)
+        given = self.config.policy
+        self.reset_policy(self.policy if policy_of_mode(given) is None else given)
 
     def _restart(self) -> None:
         """Discard all steps that are in no row yet, and collect from new episodes."""

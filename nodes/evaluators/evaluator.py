@@ -36,7 +36,7 @@ from flowrl.nodes.evaluators.own_envs import forward_records, make_own_manager
 from flowrl.nodes.evaluators.video import EpisodeRecorder, RenderingEnvPart, render_episodes
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.observations import flatten_columns
-from flowrl.nodes.policy import policy_for, use_device
+from flowrl.nodes.policy import policy_for, policy_of_mode, use_device
 
 DEFAULT_MOST_ENVS = 10
 BEST = "best"  # among what was found: the best average so far, about which the goal is
@@ -130,7 +130,8 @@ class Evaluator(Node):
         spec: EnvSpec = self.envs.spec()
         _check_config(c, spec)
         self.policy = policy_for(c.policy, spec.obs, spec.action)
-        self.mode = self.policy.eval_mode(self.ctx.seed_for("act"))
+        make_mode = self.policy.eval_mode if policy_of_mode(c.policy) is None else c.policy
+        self.mode = make_mode(self.ctx.seed_for("act"))
         use_device(self.mode, available_device(c.device))
         self._failure_metrics: dict[
             str, float

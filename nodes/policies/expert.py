@@ -116,8 +116,10 @@ class FixedWeightsMode:
     def load(self, state: State) -> None:
         """Keep the weights of the checkpoint."""
 
-    def forward(self, obs: Array, *memory: Mapping[str, Array]) -> dict[str, Array]:
-        columns: dict[str, Array] = self.mode.forward(obs, *memory)
+    def forward(
+        self, obs: Array | dict[int, Array], *memory: Mapping[str, Array]
+    ) -> dict[Any, Array]:
+        columns: dict[Any, Array] = self.mode.forward(obs, *memory)
         return columns
 
     def state_dict(self) -> dict[str, Any]:

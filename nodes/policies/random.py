@@ -18,7 +18,7 @@ from flowrl.nodes.distributions import (
 )
 from flowrl.nodes.models.action_mask import has_mask
 from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.policy import ActMode, LearnMode, Policy
+from flowrl.nodes.policy import ActMode, LearnMode, Policy, act_by_id
 
 
 class Random(Policy):
@@ -55,7 +55,11 @@ class RandomMode:
     def load(self, state: State) -> None:
         """Random actions need no weights."""
 
-    def forward(self, obs: Array) -> dict[str, Array]:
+    def forward(self, obs: Array | dict[int, Array]) -> dict[Any, Array]:
+        """Draw an action for each observation; by hand, for observations by id, actions by id."""
+        return act_by_id(self, obs) if isinstance(obs, dict) else self._act(obs)
+
+    def _act(self, obs: Array) -> dict[Any, Array]:
         return {"action": self._draw(len(obs))}
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,7 +76,7 @@ class RandomAllowedMode(RandomMode):
         super().__init__(action, seed)
         self._action = action
 
-    def forward(self, obs: Array) -> dict[str, Array]:
+    def _act(self, obs: Array) -> dict[Any, Array]:
         return {"action": uniform_allowed_choices(self._action, obs[ACTION_MASK] != 0, self._rng)}
 
 
