@@ -3,6 +3,7 @@
     python -m bench collector            # forty minutes
     python -m bench collector --quick    # three: small and middle envs, one seed, the fastest peer
     python -m bench collector --size small --load 0.6 --contender flowrl_sync ding_sync
+    python -m bench collector --published   # as published, many hours; interrupted, it goes on at the next call
 
 The cells of the experiment are small, middle and big envs, with resets as long as published and five times
 as long, without other load and (small, middle) with 60 % load on both cores. There are 8 envs, and a
@@ -24,8 +25,18 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from bench._published_collector import (
+    BASE,
+    REPEATS,
+    RESULTS,
+    measure_missing,
+    planned_runs,
+    tables,
+)
+from bench._published_collector import COLLECTIONS as COLLECTIONS_PUBLISHED
 from bench.peers import DING, ROOT, SB3, TIANSHOU, Contender, Row
 from bench.peers.collect_limits import deterministic_limit_s, free_limit_s
 from bench.peers.sleep_experiment import ENVS, SAMPLES
@@ -64,6 +75,8 @@ while True:
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
     options = parse_arguments(arguments)
+    if options.published:
+        return measure_published(options)
     contenders = [c for c in CONTENDERS if c.name in options.contender]
     cells = []
     for size, reset_factor, load in CELLS:
@@ -84,7 +97,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         ("--size", list(COLLECTIONS), "sizes of envs"),
         ("--resets", [1.0, 5.0], "duration of resets, as a multiple of the published one"),
         ("--load", [0.0, 0.6], "share of every core that other work takes"),
-        ("--contender", [c.name for c in CONTENDERS], "collectors to measure"),
+        ("--contender", [c.name for c in (BASE, *CONTENDERS)], "collectors to measure"),
     ):
         choice_type: Any = type(choices[0])
         parser.add_argument(
@@ -99,9 +112,35 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help=f"as {' '.join(QUICK)}, unless other options say otherwise",
     )
+    parser.add_argument(
+        "--published",
+        action="store_true",
+        help="300 collections, three repeats, with and without load, the base manager too; each run is stored",
+    )
+    parser.add_argument(
+        "--collections", type=int, default=COLLECTIONS_PUBLISHED, help="with --published"
+    )
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="with --published")
+    parser.add_argument("--file", type=Path, default=RESULTS, help="with --published")
     if "--quick" in arguments:
         arguments = [*QUICK, *arguments]
     return parser.parse_args(arguments)
+
+
+def measure_published(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the runs of the published experiment that are missing, and print its tables."""
+    contenders = [c for c in (BASE, *CONTENDERS) if c.name in options.contender]
+    runs = planned_runs(
+        contenders,
+        options.size,
+        options.resets,
+        sorted(options.load, reverse=True),
+        options.collections,
+        options.repeats,
+    )
+    rows = measure_missing(list(runs), options.file, cpu_load)
+    print("\n" + tables(rows))
+    return {"runs": rows, "table": tables(rows)}
 
 
 def measure_cell(

@@ -24,6 +24,7 @@ from bench.peers.sleep_experiment import (
 )
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.collectors.sample_collector import SampleCollector
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.subprocess_env_managers import (
     AsyncSubprocessEnvManager,
     SyncSubprocessEnvManager,
@@ -35,6 +36,7 @@ MAX_EPISODES = 400  # of an env, more than any run plays
 SYNC = {"envs_per_worker": 1, "pre_reset": True}
 # The class of the manager, its parameters, and those of the collector.
 MODES: Mapping[str, tuple[type, dict[str, Any], dict[str, Any]]] = {
+    "base": (SerialEnvManager, {}, {"stepping": "together"}),
     "sync": (SyncSubprocessEnvManager, SYNC, {"stepping": "together"}),
     "independent": (SyncSubprocessEnvManager, SYNC, {"stepping": "independent"}),
     "async": (
@@ -91,7 +93,7 @@ class SleepingMode:
 
 
 def make_collect(mode: str, make_env: MakeEnv, infer: Infer, size: Size, seed: int) -> Collect:
-    """`sync` and `independent` are deterministic, `async` is not; all three reset envs in advance."""
+    """`base`, `sync` and `independent` are deterministic, `async` is not; all but `base` reset envs in advance."""
     name, reset_factor, _ = make_env.args  # type: ignore[attr-defined]
     manager_class, manager_params, collector_params = MODES[mode]
     env = Gymnasium(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bench import _published_collector as published
 from bench import collector
 from bench.peers import collect_limits, sleep_experiment, sleep_overrun
 from bench.peers.sleep_experiment import ENVS, Durations, EpisodeDurations
@@ -90,7 +93,7 @@ def test_options_beside_quick_override_it() -> None:
     assert quick.contender == collector.FASTEST
     full = collector.parse_arguments([])
     assert (full.size, full.seeds) == ([*collector.COLLECTIONS], collector.SEEDS)
-    assert len(full.contender) == len(collector.CONTENDERS)
+    assert len(full.contender) == 1 + len(collector.CONTENDERS)  # and the base manager
 
 
 @pytest.mark.parametrize("size", ["small", "middle", "big"])
@@ -166,3 +169,46 @@ def test_the_table_compares_with_targets_and_shows_failures() -> None:
     assert "| small ×5, 60% load | 1.000 | 0.900 | 0.980 | 0.950 | 0.960 |" in table
     assert "| flowrl sync |" in table
     assert "no network" in table
+
+
+class FakeContender:
+    """Takes no time; its second run fails at first."""
+
+    name = "fake_sync"
+
+    def __init__(self) -> None:
+        self.measured: list[list[str]] = []
+
+    def run(self, task: str, words: list[str], timeout_s: float) -> dict[str, Any]:
+        self.measured.append(words)
+        if len(self.measured) == 2:
+            return {"failed": "killed"}
+        return {"wall_s": 10.0 + int(words[2]), "samples": 160, "cpu_s": 0.1}
+
+
+def test_the_published_experiment_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    contender: Any = FakeContender()
+    path = tmp_path / "runs.jsonl"
+    plan = list(published.planned_runs([contender], ["small"], [1.0], [0.6, 0.0], 2, 2))
+    assert [(run.load, run.seed) for run in plan] == [(0.6, 0), (0.6, 1), (0.0, 0), (0.0, 1)]
+    loads: list[float] = []
+
+    def cpu_load(share: float) -> Any:
+        loads.append(share)
+        return nullcontext()
+
+    first = published.measure_missing(plan, path, cpu_load)
+    assert [row.get("failed") for row in first] == [None, "killed", None, None]
+    path.write_text(path.read_text() + '{"size": "sma')  # interrupted in the middle of a line
+    second = published.measure_missing(plan, path, cpu_load)
+    assert contender.measured[4:] == [["small", "1", "1", "2"]]  # the failed one alone
+    assert loads == [0.6, 0.6, 0.0, 0.0, 0.6]
+    assert not any("failed" in row for row in second)
+    assert len(published.read_rows(path)) == 4
+    assert published.tables(second).count("| small | 10.50+0.50 |") == 2
+
+
+def test_the_published_experiment_is_as_it_was_published() -> None:
+    plan = list(published.planned_runs([published.BASE, *collector.CONTENDERS]))
+    assert {run.collections for run in plan} == {300}
+    assert len(plan) == 3 * 2 * 2 * 3 * (1 + len(collector.CONTENDERS))
