@@ -260,7 +260,10 @@ class Scheduler(ABC):
             times = schedule.firings[name]
             paced = self._paced_steps(name, index)
             if paced is not None and not self._edges.is_local(name, 0):
-                remote = self._remote_instances.setdefault(name, RemoteInstance())
+                if name not in self._remote_instances:  # a continued run may have left its warm-up
+                    fired = firings_before(self.program, self.site.rounds, name)
+                    self._remote_instances[name] = RemoteInstance(fired)
+                remote = self._remote_instances[name]
                 has_fired = self._edges.remote_firings(name) if name in may_lack else None
                 sequence = RemoteFiringSequence(remote, paced, self, has_fired)
                 steps.append(ScheduleStep(index, 0, sequence.run, times, remote))

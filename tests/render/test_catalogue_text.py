@@ -67,7 +67,7 @@ def test_a_node_is_shown_with_its_ports() -> None:
     assert text.startswith("naive_buffer (node): The naive replay buffer: keeps the newest rows")
     assert block(text, "Inputs") == [
         "data samples 1 token a firing",
-        "demos samples 1 token a firing, optional: kept for ever, separately from the agent's rows",
+        "demos samples 1 token a firing, optional: kept separately from the agent's rows",
         "priorities priorities auto tokens a firing, begins with tokens: may close a loop, optional: "
         "free-running: each token reports a learned batch; draws stay uniform",
     ]

@@ -81,11 +81,37 @@ PARTLY_WARM = toy_graph(
 )
 NO_LEARNER = toy_graph({"c": "Source", "r": "Relay", "d": "RandomLogger"}, ["c -> r -> d"])
 
+
+def site_node(name: str) -> str:
+    """Return the path of a class of `site_nodes`."""
+    return f"tests.sites.site_nodes:{name}"
+
+
+def with_results(lag: int, give: int, every: int, **evaluator: Any) -> dict[str, Any]:
+    """Return a graph whose learner, and another node, see the evaluations of its versions."""
+    return toy_graph(
+        {
+            "c": {"type": "Source", "give": give},
+            "l": site_node("ResultLearner"),
+            "z": site_node("ResultReader"),
+            "e": {"type": site_node("ResultGiver"), **evaluator},
+        },
+        [
+            "c -> l, z",
+            {"l.weights -> e": {"every": every}},
+            {"e.found -> l.found": {"lag": lag}},
+            {"e.found -> z.found": {"lag": lag}},
+        ],
+        warmup=[{"edges": ["c -> l"], "rounds": 2}, {"edges": ["c -> z"], "rounds": 1}],
+    )
+
+
+RESULTS = with_results(2, 3, 2)
 GRAPHS = {
     "basic": BASIC, "evaluated": EVALUATED, "rates": RATES, "feedback": FEEDBACK,
     "two evaluators": TWO_EVALUATORS, "nested": NESTED, "fan-in": FAN_IN, "dealt": DEALT, "pairs": PAIRS,
     "joined": JOINED, "linked": LINKED, "components": COMPONENTS, "two learners": TWO_LEARNERS,
-    "warm": WARM, "partly warm": PARTLY_WARM, "no learner": NO_LEARNER,
+    "warm": WARM, "partly warm": PARTLY_WARM, "results": RESULTS, "no learner": NO_LEARNER,
 }  # fmt: skip
 
 
@@ -163,25 +189,6 @@ def test_every_lag_reads_the_same_versions(lag: int, placement: str, tmp_path: P
 # states of paced nodes
 
 
-def with_results(lag: int, give: int, every: int, **evaluator: Any) -> dict[str, Any]:
-    """Return a graph whose learner, and another node, see the evaluations of its versions."""
-    return toy_graph(
-        {
-            "c": {"type": "Source", "give": give},
-            "l": site_node("ResultLearner"),
-            "z": site_node("ResultReader"),
-            "e": {"type": site_node("ResultGiver"), **evaluator},
-        },
-        [
-            "c -> l, z",
-            {"l.weights -> e": {"every": every}},
-            {"e.found -> l.found": {"lag": lag}},
-            {"e.found -> z.found": {"lag": lag}},
-        ],
-        warmup=[{"edges": ["c -> l"], "rounds": 2}, {"edges": ["c -> z"], "rounds": 1}],
-    )
-
-
 @pytest.mark.parametrize("lag", [0, 1, 3])
 @pytest.mark.parametrize(("give", "every"), [(1, 1), (1, 3), (5, 2), (2, 6)])
 def test_the_lag_behind_a_paced_node_counts_its_firings(
@@ -205,11 +212,6 @@ def test_with_a_lag_a_learner_does_not_wait_for_an_evaluation_that_goes_on(tmp_p
 
 
 # verdicts
-
-
-def site_node(name: str) -> str:
-    """Return the path of a class of `site_nodes`."""
-    return f"tests.sites.site_nodes:{name}"
 
 
 VERDICTS = {
