@@ -48,7 +48,7 @@ class Demonstrations:
         size: int | None = None,
         rule: NstepRule | None = None,
     ) -> None:
-        """With `size`, so many demonstrations are kept, the newest. With a rule, their rewards are summed on arrival."""
+        """With `size`, so many demonstrations are kept, the newest. With a rule, rewards are summed."""
         self.node, self.share = context.key, share
         self.expected = "demos" in context.inputs  # whether batches contain demonstrations
         self.table: Batch | None = None

@@ -155,9 +155,7 @@ class RowReplayBuffer(ReplayBuffer):
             c.transforms, self._windows, self.ctx.rng("transforms")
         )
         demo_rule = nstep_rule(c.policy, self.ctx.inputs.get("demos"))
-        self._demos = Demonstrations(
-            self.ctx, c.demo_share, c.demo_draw, c.demo_size, demo_rule
-        )
+        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw, c.demo_size, demo_rule)
         self._last_places = np.empty(0, np.int64)  # of the newest draw
 
     def push_demos(self, demos: Batch | Rows) -> None:
