@@ -94,6 +94,10 @@ class LinkedNodes:
     def service_paths(self) -> Iterator[tuple[ServicePath, int]]:
         """Yield the path to each service whose calls belong to the firings of this site, and the replica."""
         for path in service_paths(self._checked.graph).values():
+            ports = self._checked.graph.nodes[path[-1]].cls.ports.values()
+            services = [port for port in ports if isinstance(port, Service)]
+            if services and not any(service.stateful for service in services):
+                continue  # it has no state
             for replica in range(self._checked.graph.nodes[path[0]].replicas):
                 if self._edges.is_local(path[0], replica):
                     yield path, replica

@@ -160,3 +160,8 @@ def test_every_output_is_consumed_by_default() -> None:
 def test_the_first_replica_has_the_nodes_own_name() -> None:
     assert (instance_key("c", 0), instance_key("c", 2)) == ("c", "c#2")
     assert Context("c", 2).key == "c#2"
+
+
+def test_a_class_that_says_that_it_gives_no_verdict_cannot_give_one() -> None:
+    with pytest.raises(RuntimeError, match=r"'n' gives a verdict, and its class says `may_end_run"):
+        Context("n", may_end_run=False).verdict("enough")
