@@ -209,7 +209,7 @@ def test_a_placement_changes_no_bit(placement: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_graph_is_an_error_of_load_and_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"nothing: there is no such file .* cartpole_dqn"):
+    with pytest.raises(UsageError, match=r"nothing: there is no such file .* cartpole_a2c"):
         flowrl.load("nothing")
     with pytest.raises(UsageError, match=r"cartpol_dqn: .* did you mean 'cartpole_dqn'\?"):
         flowrl.load("cartpol_dqn")
