@@ -113,8 +113,9 @@ def categorical_projection(atoms: Tensor, p: Tensor, r_t: Tensor, discount_t: Te
     """
     # atoms: (k,) in equal distances; p: (B, k)
     shifted = (r_t.unsqueeze(1) + discount_t.unsqueeze(1) * atoms).clamp(atoms[0], atoms[-1])
-    distance = (shifted.unsqueeze(1) - atoms.unsqueeze(1)).abs() / (atoms[1] - atoms[0])
-    return ((1 - distance).clamp(min=0) * p.unsqueeze(1)).sum(2)
+    distance = shifted.unsqueeze(1) - atoms.unsqueeze(1)  # (B, k, k), which is changed in its place
+    share = distance.abs_().div_(atoms[1] - atoms[0]).neg_().add_(1).clamp_(min=0)
+    return share.mul_(p.unsqueeze(1)).sum(2)
 
 
 def quantile_huber(z: Tensor, target: Tensor, fractions: Tensor, kappa: float = 1.0) -> Tensor:

@@ -1,0 +1,198 @@
+"""The cost of a train iteration beside its bare passes through torch.
+
+    python -m bench update [--only NAME ...] [--seconds S]
+
+The bare work of an iteration is recorded from it: the passes through modules on the same inputs, with and without
+gradients, and for each gradient step a backward pass of the means of its heads, and a step of torch.optim.Adam. What is
+left is the cost of the algorithm and of flowrl: losses, targets, advantages, metrics, columns, copies. Both take turns;
+times are of the CPU, in one thread, and the smallest of all turns counts, because other programs can only add to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from flowrl.core.batch import Array, Batch, Column
+from flowrl.core.state import Count
+from flowrl.machine.numerics import reset_numerics
+from flowrl.nodes.algorithm import Algorithm
+from flowrl.nodes.catalogue import CATALOGUE
+from flowrl.nodes.models.networks import TrainableNetwork, trainable_networks
+
+OBS = Column("float32", (8,))
+DISCRETE, REAL = Column("int64", n=4), Column("float32", (2,), low=-1.0, high=1.0)
+ROWS = {"on-policy": 2048, "replay": 256, "sequences": 32}
+# The train iterations that are measured together, because not all of them do the same.
+PERIODS = {"actor_every_iters": 3, "auxiliary_every_iters": 2}
+
+
+def main(arguments: Sequence[str]) -> dict[str, Any]:
+    """Measure, and print the results."""
+    parser = argparse.ArgumentParser("python -m bench update", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--only", nargs="+", choices=algorithms(), default=list(algorithms()))
+    parser.add_argument("--seconds", type=float, default=4.0, help="for each algorithm")
+    options = parser.parse_args(arguments)
+    reset_numerics(1)
+    results: dict[str, dict[str, float]] = {}
+    print("| | whole ms | bare ms | ratio |\n|---|---|---|---|")
+    for name in options.only:
+        results[name] = found = measure(name, options.seconds)
+        print(
+            f"| {name} | {found['whole_ms']:.2f} | {found['bare_ms']:.2f} | {found['ratio']:.2f} |",
+            flush=True,
+        )
+    return results
+
+
+def algorithms() -> dict[str, type[Algorithm]]:
+    """The algorithms of the catalogue by name."""
+    found = {}
+    for name, path in CATALOGUE["policy"].items():
+        module, _, cls = path.partition(":")
+        made = getattr(importlib.import_module(module), cls)
+        if issubclass(made, Algorithm):
+            found[name] = made
+    return found
+
+
+def measure(name: str, seconds: float) -> dict[str, float]:
+    """The CPU time of an algorithm's train iteration and of its bare work, in milliseconds."""
+    cls = algorithms()[name]
+    fields = cls.Config.model_fields
+    params = {n: min(fields[n].default, k) for n, k in PERIODS.items() if n in fields}
+    policy = cls(obs=OBS, action=REAL if cls.actions == "real" else DISCRETE, **params)
+    mode: Any = policy.learn_mode(0)
+    batch, command = random_batch(policy), policy.command(Count())
+    iters = max(params.values(), default=1)
+
+    def learn() -> None:
+        for _ in range(iters):
+            mode.forward(batch, command)
+
+    learn()
+    bare = recorded_work(mode, learn)
+    times: dict[str, list[float]] = {"whole_ms": [], "bare_ms": []}
+    end_s = time.perf_counter() + seconds
+    while time.perf_counter() < end_s or len(times["bare_ms"]) < 3:
+        times["whole_ms"].append(cpu_ms(learn))
+        times["bare_ms"].append(cpu_ms(bare))
+    found = {key: min(values) / iters for key, values in times.items()}
+    return {**found, "ratio": found["whole_ms"] / found["bare_ms"]}
+
+
+def cpu_ms(call: Callable[[], Any]) -> float:
+    begin_s = time.process_time()
+    call()
+    return 1000 * (time.process_time() - begin_s)
+
+
+def recorded_work(mode: Any, call: Callable[[], Any]) -> Callable[[], None]:
+    """Call a function, and return one that repeats its passes, backward passes and optimiser steps without flowrl."""
+    steps: list[Callable[[], None]] = []
+    pending: list[Callable[[], torch.Tensor]] = []
+    networks = trainable_networks(mode)
+    others = [v for v in vars(mode).values() if hasattr(v, "_pass") and v not in networks.values()]
+    for network in (*networks.values(), *others):
+        network._pass = _recording(network, network._pass, steps, pending)
+    descend = TrainableNetwork.descend
+
+    def recorded_descend(network: Any, loss: Any, lr: float, also: Any = ()) -> Any:
+        steps.append(_gradient_step([network, *also], list(pending)))
+        pending.clear()
+        return descend(network, loss, lr, also)
+
+    TrainableNetwork.descend = recorded_descend  # type: ignore[method-assign]
+    try:
+        call()
+    finally:
+        TrainableNetwork.descend = descend  # type: ignore[method-assign]
+        for network in (*networks.values(), *others):
+            network._pass = network.module
+
+    def repeat() -> None:
+        for step in steps:
+            step()
+
+    return repeat
+
+
+def _recording(network: Any, run: Any, steps: list[Any], pending: list[Any]) -> Any:
+    module = network.module
+
+    def record(*args: Any, **named: Any) -> Any:
+        heads = run(*args, **named)
+        inputs, more = _detached(args), _detached(named)
+        if torch.is_grad_enabled() and any(head.requires_grad for head in heads.values()):
+            pending.append(lambda: sum(h.mean() for h in module(*inputs, **more).values()))
+        else:
+            steps.append(lambda: _without_gradients(module, inputs, more))
+        return heads
+
+    return record
+
+
+def _without_gradients(module: Any, inputs: Any, more: Any) -> None:
+    with torch.no_grad():
+        module(*inputs, **more)
+
+
+def _gradient_step(networks: list[Any], passes: list[Callable[[], torch.Tensor]]) -> Any:
+    parameters = [p for network in networks for p in network.parameters]
+    copies = [torch.nn.Parameter(p.detach().clone()) for p in parameters]
+    optimiser = torch.optim.Adam(copies, lr=1e-9, foreach=True)
+
+    def step() -> None:
+        if passes:
+            loss: Any = sum(one() for one in passes)
+            grads = torch.autograd.grad(loss, parameters, allow_unused=True)
+            for copy, grad in zip(copies, grads, strict=True):
+                copy.grad = grad
+        optimiser.step()
+
+    return step
+
+
+def _detached(values: Any) -> Any:
+    if isinstance(values, torch.Tensor):
+        return values.detach()
+    if isinstance(values, dict):
+        return {name: _detached(value) for name, value in values.items()}
+    return tuple(map(_detached, values)) if isinstance(values, tuple) else values
+
+
+def random_batch(policy: Algorithm) -> Batch:
+    """Rows with the columns that an algorithm learns from, in episodes of 64 steps."""
+    kind = "on-policy" if policy.learns_across_rows else "replay"
+    if policy.unrolls == "always":
+        kind = "sequences"
+    rng, rows = np.random.default_rng(0), ROWS[kind]
+    found = {name: _random(c, rows, rng) for name, c in policy.learn_columns().items()}
+    for name, value in {"discount": 0.99, "logp": np.log(0.25), "valid": True}.items():
+        if name in found:
+            found[name][:] = value
+    if "last" in found and kind == "on-policy":
+        found["last"][63::64] = True
+    return Batch(found)
+
+
+def _random(column: Column, rows: int, rng: np.random.Generator) -> Array:
+    shape, dtype = (rows, *column.shape), np.dtype(column.dtype)
+    if dtype.kind == "b":
+        return np.zeros(shape, bool)
+    if column.n is not None:
+        return rng.integers(column.n, size=shape).astype(dtype)
+    if dtype.kind in "iu":
+        return np.zeros(shape, dtype)
+    return rng.uniform(-1, 1, shape).astype(dtype)
+
+
+if __name__ == "__main__":
+    main([])
