@@ -38,13 +38,16 @@ def main(seed: int = 0, max_train_iters: int = 5000, pretrain_iters: int = 200) 
         obs=spec.obs,
         action=spec.action,
         model=Mlp(hidden=[128, 128], activation="tanh"),
-        nstep=10,  # as in the demonstrations
+        nstep=10,
         lr=2e-3,
         loss="mse",
         target={"every_iters": 50},
     )
     collector = SampleCollector(envs=envs, policy=policy, n_sample=N_SAMPLE, seed=seed)
-    buffer = NaiveReplayBuffer(size=10_000, batch_size=128, demo_share=0.25, seed=seed)
+    # the buffer sums the policy's ten rewards, of demonstrations, too
+    buffer = NaiveReplayBuffer(
+        policy=policy, size=10_000, batch_size=128, demo_share=0.25, seed=seed
+    )
     learner = Learner(policy=policy, seed=seed)
     evaluator = Evaluator(env=env, policy=policy, episodes=20, stop_value=475.0, seed=seed)
 

@@ -46,7 +46,7 @@ def main(seed: int = 0, max_train_iters: int = 5000, folder: str | Path = "runs/
     )
     collector = SampleCollector(envs=envs, policy=policy, n_sample=N_SAMPLE, seed=seed)
     rnd = Rnd(seed=seed)
-    buffer = NaiveReplayBuffer(size=10_000, batch_size=128, seed=seed)
+    buffer = NaiveReplayBuffer(policy=policy, size=10_000, batch_size=128, seed=seed)
     learner = Learner(policy=policy, seed=seed)
     evaluator = Evaluator(env=env, policy=policy, episodes=20, stop_value=475.0, seed=seed)
     nodes = {"collector": collector, "rnd": rnd, "learner": learner, "evaluator": evaluator}
