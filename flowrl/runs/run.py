@@ -475,6 +475,8 @@ class Run:
 
     def _fail(self, folder: RunFolder, error: BaseException) -> None:
         """Write to the folder what ended the run. An error of that must not hide the first one."""
+        if self.snapshots is not None:
+            self.snapshots.end()
         interrupted = isinstance(error, RunInterrupted)
         why = "stopped at once" if interrupted else str(error)
         self.ended = self.result("interrupted" if interrupted else "failed", why)

@@ -52,8 +52,8 @@ SURROUNDINGS = {
     "agent, expert": """
 nodes:
   collector: null
-  agent: {type: sample_collector, n_sample: 64}
-  expert: {type: sample_collector, n_sample: 64, policy: random}
+  agent: {type: sample_collector, n_sample: 128}
+  expert: {type: sample_collector, n_sample: 128, policy: random}
   more: env_manager
 warmup: null
 """,

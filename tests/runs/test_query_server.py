@@ -102,7 +102,9 @@ def test_a_malformed_query_is_refused_without_harm(query: bytes, tmp_path: Path)
 
 
 def test_an_unknown_query_is_refused(tmp_path: Path) -> None:
-    refusal = pytest.raises(FlowError, match="unknown query 'dance'; known: status, stop, peek")
+    refusal = pytest.raises(
+        FlowError, match="unknown query 'dance'; known: status, stop, snapshot, peek"
+    )
     with running_in_a_thread(pair(a={"each_s": 0.01}), tmp_path / "r") as run, refusal:
         ask(run, ask="dance")
 

@@ -59,18 +59,17 @@ class WithoutVerdicts(VerdictCapable):
     may_end_run = False
 
 
-@pytest.mark.parametrize(("beside", "saves"), [("WithoutVerdicts", 3), ("VerdictCapable", 11)])
+@pytest.mark.parametrize(("beside", "saves"), [("WithoutVerdicts", 4), ("VerdictCapable", 11)])
 def test_whole_states_are_copied_only_where_a_cut_may_fall(
     beside: str, saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of ten versions pace an evaluator, and one copy is made before the first firing."""
+    """Of ten rounds, two end with a version that paces an evaluator; the first and the last version count, too."""
     graph = (
         "extends: cartpole_dqn\nnodes:\n"
-        "  collector: {steps_per_env: 32}\n"
         "  evaluator: {episodes: 1, env_count: 1}\n"
         "  learner: {log_every_iters: 1}\n"
         f"  beside: {{type: '{__name__}:{beside}'}}\n"
-        "edges:\n  - collector.data -> beside.data\n"
+        "edges:\n  - collector.data -> beside.data\n  - learner -> evaluator: {every: 32}\n"
     )
     (tmp_path / "g.yaml").write_text(graph)
     states: list[int] = []
@@ -81,6 +80,7 @@ def test_whole_states_are_copied_only_where_a_cut_may_fall(
         return saved(self)
 
     monkeypatch.setattr(Learner, "state_dict", counted)
-    loaded = flowrl.load(tmp_path / "g.yaml")
-    print(loaded.run(placement="threads", rounds=10, out=tmp_path / "run", quiet=True), states)
-    assert len(states) == saves
+    flowrl.load(tmp_path / "g.yaml").run(
+        placement="threads", train_iters=80, out=tmp_path / "run", quiet=True
+    )
+    assert len(states) == saves, states
