@@ -14,7 +14,7 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens_anywhere
 from flowrl.graph.model import Limits
 from flowrl.runs.snapshot_files import FOLDER, SnapshotWriter
-from flowrl.runtime.control.cuts import CutPlanner
+from flowrl.runtime.control.cuts import CutPlanner, completed_at
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSchedule
 
 END_S = 60.0  # in which the last snapshots should be written
@@ -50,7 +50,7 @@ def known_snapshot_rounds(checked: CheckedGraph, limits: Limits) -> set[int]:
     if not cuts:
         return set()
     cut = min(cuts, key=lambda position: (*position, inf))
-    return {cut[0] + (len(cut) == 1)} - {0}
+    return {completed_at(cut)} - {0}
 
 
 def unsavable_reason(checked: CheckedGraph, is_single_site: bool) -> str:

@@ -27,6 +27,11 @@ def includes(cut: Position, position: Position) -> bool:
     return position[: len(cut)] <= cut
 
 
+def completed_at(cut: Position) -> int:
+    """Return the number of rounds that are completed at a cut."""
+    return cut[0] + (len(cut) == 1)
+
+
 def is_earlier(cut: Position, why: CutReason, other: Position, other_why: CutReason) -> bool:
     """Return whether a cut comes before another one, or replaces it at the same position."""
     if cut == other:

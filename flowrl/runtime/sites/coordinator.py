@@ -23,7 +23,7 @@ from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.count_ledger import CountLedger
-from flowrl.runtime.control.cuts import CutPlanner, is_earlier
+from flowrl.runtime.control.cuts import CutPlanner, completed_at, is_earlier
 from flowrl.runtime.control.leases import Leases
 from flowrl.runtime.control.messages import (
     CutAt,
@@ -218,13 +218,13 @@ class Coordinator:
             self._send_peek_requests()
         self.ended_s = time.perf_counter()
         assert self._cut is not None
-        self._release_snapshots(self._cut[0] + (len(self._cut) == 1))
+        self._release_snapshots(completed_at(self._cut))
         self._reorderer.release_before(None, self._cut)
         self.sites.send(SendResults())
         self._wait_for(SiteResults, RESULTS_S)
         self._wait_until_closed()
         assert self._cut is not None
-        rounds = self._cut[0] + (len(self._cut) == 1) - self.cuts.warm_up_rounds
+        rounds = completed_at(self._cut) - self.cuts.warm_up_rounds
         return Cut(*self._why, max(rounds, 0), self.counts)
 
     def _wait_for(self, milestone: Milestone, timeout_s: float) -> None:
@@ -270,7 +270,7 @@ class Coordinator:
 
     def _settled(self, rounds: int) -> int:
         """Return how many of these completed rounds no cut can fall before."""
-        return rounds if self._cut is None else min(rounds, self._cut[0])
+        return rounds if self._cut is None else min(rounds, completed_at(self._cut))
 
     def _release_records(self) -> None:
         """Release the records of rounds that all sites have completed, and sum up their counts."""

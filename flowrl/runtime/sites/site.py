@@ -16,7 +16,7 @@ from flowrl.core.errors import NodeError
 from flowrl.core.state import Count, State
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.numerics import reset_numerics
-from flowrl.runtime.control.cuts import CutPlanner, includes
+from flowrl.runtime.control.cuts import CutPlanner, completed_at, includes
 from flowrl.runtime.control.messages import (
     CONTROL_LIMITS,
     FAILURE,
@@ -357,7 +357,7 @@ class SiteScheduler(Scheduler):
             assert messages.cut is not None
             cut = messages.cut
             self.deferred_effects.commit(lambda position: self._is_free or includes(cut, position))
-            rounds = cut[0] + (len(cut) == 1)
+            rounds = completed_at(cut)
             self._save_parts_at_end(rounds)
             self._send_settled_parts(rounds)
             # Services may have answered calls since the last report.
