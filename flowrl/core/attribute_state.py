@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrl.core.batch import Batch
 from flowrl.core.config import Config, Part
 from flowrl.core.saved_state import UnsavableStateError, check_names
 
@@ -24,7 +25,7 @@ FIXED_TYPES = (
     types.ModuleType,
     np.ufunc,
 )
-PLAIN_TYPES = (type(None), bool, int, float, str, np.number, np.bool_)
+PLAIN_TYPES = (type(None), bool, int, float, str, np.number, np.bool_, Batch)
 GENERATORS = (np.random.Generator, random.Random)
 CONTAINERS = (list, tuple, dict, deque)
 
@@ -96,7 +97,7 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, CONTAINERS):
         return all(map(_is_plain, value))
     if isinstance(value, np.ndarray):
-        return value.dtype.kind in "biuf"
+        return value.dtype.kind in "biuf" or bool(value.dtype.names)
     return isinstance(value, PLAIN_TYPES)
 
 

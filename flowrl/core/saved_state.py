@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array
+from flowrl.core.batch import Array, Batch
 from flowrl.core.json_text import parse_object
 
 # In the JSON, values that JSON does not have are objects with one of these keys.
 ARRAY_KEY = "$array"  # the array's name
 TUPLE_KEY = "$tuple"  # a list
 NUMBER_KEY = "$number"  # the dtype and the value of one of numpy's numbers
-KEYS = (ARRAY_KEY, TUPLE_KEY, NUMBER_KEY)
+BATCH_KEY = "$batch"  # the columns of a table
+FIELDS_KEY = "$fields"  # the fields of a structured array, such as nested observations
+KEYS = (ARRAY_KEY, TUPLE_KEY, NUMBER_KEY, BATCH_KEY, FIELDS_KEY)
 
 
 class UnsavableStateError(TypeError):
@@ -87,6 +89,11 @@ def _without_arrays(path: str, value: Any, arrays: dict[str, Array]) -> Any:
         return {ARRAY_KEY: name}
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return {NUMBER_KEY: [value.dtype.str, value.item()]}
+    if isinstance(value, Batch):
+        return {BATCH_KEY: _without_arrays(path, dict(value.columns), arrays)}
+    if isinstance(value, np.ndarray) and value.dtype.names:
+        fields = {name: np.ascontiguousarray(value[name]) for name in value.dtype.names}
+        return {FIELDS_KEY: [value.ndim, _without_arrays(path, fields, arrays)]}
     if isinstance(value, Mapping) and _has_plain_keys(value):
         return {k: _without_arrays(f"{path}/{k}", v, arrays) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -112,9 +119,25 @@ def _with_arrays(tree: Any, arrays: Mapping[str, Array]) -> Any:
     if NUMBER_KEY in tree:
         dtype, value = tree[NUMBER_KEY]
         return np.dtype(dtype).type(value)
+    if BATCH_KEY in tree:
+        return Batch(_with_arrays(tree[BATCH_KEY], arrays))
+    if FIELDS_KEY in tree:
+        dims, fields = tree[FIELDS_KEY]
+        return _structured(dims, fields, arrays)
     if ARRAY_KEY not in tree:
         return {k: _with_arrays(v, arrays) for k, v in tree.items()}
     name = tree[ARRAY_KEY]
     if not isinstance(name, str) or name not in arrays:
         raise ValueError(f"it lacks the array {name!r}")
     return arrays[name]
+
+
+def _structured(dims: int, tree: Any, arrays: Mapping[str, Array]) -> Array:
+    """The structured array of these fields, whose own shape has so many dimensions."""
+    fields = _with_arrays(tree, arrays)
+    first = next(iter(fields.values()))
+    dtype = [(name, array.dtype, array.shape[dims:]) for name, array in fields.items()]
+    found = np.empty(first.shape[:dims], dtype)
+    for name, array in fields.items():
+        found[name] = array
+    return found

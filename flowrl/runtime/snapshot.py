@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array, Batch
+from flowrl.core.batch import Array
 from flowrl.core.errors import FlowError, NodeError, RunError
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
@@ -36,8 +36,6 @@ from flowrl.runtime.streams import AwaitedQueue, Queue, Token
 Parts = Mapping[str, SavedState]
 
 PIECE_BYTES = 1 << 22  # in which the bytes of arrays are hashed, and written to files
-BATCH_KEY = "batch"  # of a token that is a table; the value of any other token has the key below
-VALUE_KEY = "value"
 
 
 def node_key(instance: str) -> str:
@@ -173,8 +171,7 @@ def _queue_data(queue: Queue, initial: int, may_wait: bool) -> dict[str, Any]:
 
 def _token_data(token: Token) -> dict[str, Any]:
     value, clock = token
-    data = {BATCH_KEY: dict(value.columns)} if isinstance(value, Batch) else {VALUE_KEY: value}
-    return {**data, "clock": _clock_data(clock)}
+    return {"value": value, "clock": _clock_data(clock)}
 
 
 def _state_data(state: State) -> dict[str, Any]:
@@ -238,8 +235,7 @@ def _tokens(data: Sequence[Mapping[str, Any]]) -> list[Token]:
 
 
 def _token(data: Mapping[str, Any]) -> Token:
-    value = Batch(data[BATCH_KEY]) if BATCH_KEY in data else data[VALUE_KEY]
-    return value, _clock(data["clock"])
+    return data["value"], _clock(data["clock"])
 
 
 def _state(data: Mapping[str, Any]) -> State:

@@ -20,6 +20,7 @@ class DatasetWriter(Node):
     """Writes a dataset (type `npz_writer`). Each firing replaces it as a whole, so it can be read during the run."""
 
     may_end_run = False
+    unsaved = ("_metadata",)
     data = In("samples")
 
     class Config(BaseConfig):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from flowrl.core.attribute_state import load_attributes, state_of_attributes
+from flowrl.core.batch import Batch
 from flowrl.core.saved_state import SavedState
 from flowrl.nodes.models.networks import LearnedNumber
 from flowrl.nodes.moments import Moments
@@ -29,6 +30,9 @@ class Several:
         self.scale = np.float32(seed / 3)
         self.history: list[Any] = [seed, {"returns": (1.5, np.arange(seed))}]
         self.newest = deque([seed], maxlen=2)
+        self.table = Batch({"n": np.arange(seed)})
+        self.obs = np.zeros(2, [("a", "f4"), ("b", [("c", "i8", (3,))])])
+        self.obs["b"]["c"] = seed
         self.dice = random.Random(seed)
         self.mean = torch.full((2,), float(seed))
         self.rng = np.random.default_rng(seed)
@@ -46,7 +50,7 @@ def test_every_kind_of_attribute_is_saved_and_loaded() -> None:
     draw(one)
     state = state_of_attributes(one)
     assert state.keys() == {
-        "name", "count", "share", "flag", "found", "array", "scale", "history", "newest", "dice", "mean", "rng",
+        "name", "count", "share", "flag", "found", "array", "scale", "history", "newest", "table", "obs", "dice", "mean", "rng",
         "generator", "alpha", "moments",
     }  # fmt: skip
     expected = draw(one)
@@ -65,6 +69,9 @@ def test_every_kind_of_attribute_is_saved_and_loaded() -> None:
     assert other.history[1]["returns"][0] == 1.5
     assert isinstance(other.history[1]["returns"], tuple)
     np.testing.assert_array_equal(other.history[1]["returns"][1], [0, 1, 2])
+    assert other.table["n"].tolist() == [0, 1, 2]
+    assert other.obs.dtype == one.obs.dtype
+    assert other.obs["b"]["c"].tolist() == [[3] * 3] * 2
     assert other.newest == deque([3])
     assert other.newest.maxlen == 2
     assert other.mean.tolist() == [3.0, 3.0]

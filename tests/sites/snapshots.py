@@ -83,8 +83,8 @@ def compare_continued(
     """
     limits = Limits(rounds=rounds)
     whole = execute(checked, "serial", limits, at)
+    assert not whole.problems, whole.problems
     assert whole.snapshots.keys() == set(at)
-    assert not whole.problems
     for placement in placements:
         placed = execute(checked, placement, limits, at)
         assert placed.digests() == whole.digests(), placement

@@ -31,14 +31,20 @@ def test_a_bundled_graph_continues_from_each_of_its_snapshots() -> None:
     compare_bundled("cartpole_dqn_per", "threads")
 
 
+# BipedalWalker keeps its physical world in a reset, so that an episode depends on those before it.
+EXACT = sorted(set(COMPARED) - {"bipedalwalker_tqc"})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("graph", sorted(COMPARED))
+@pytest.mark.parametrize("graph", EXACT)
 def test_every_bundled_graph_continues_in_processes(graph: str) -> None:
-    compare_bundled(graph, "serial", "processes")
+    compare_bundled(graph, "processes")
 
 
 def compare_bundled(graph: str, *placements: str) -> None:
     sets = {key: str(value) for key, value in SMALL[graph].items()}
+    if "evaluator" in check(load_graph(graph, sets)).graph.nodes:
+        sets["evaluator.stop_value"] = "null"  # the goals of short episodes are easy
     checked = check(load_graph(graph, sets)).require_sound()
     warm = sum(phase.rounds for phase in checked.program.warmup)
     compare_continued(checked, 3, {warm + 1, warm + 3}, *placements)
