@@ -50,8 +50,8 @@ def test_every_kind_of_attribute_is_saved_and_loaded() -> None:
     draw(one)
     state = state_of_attributes(one)
     assert state.keys() == {
-        "name", "count", "share", "flag", "found", "array", "scale", "history", "newest", "table", "obs", "dice", "mean",
-        "rng", "generator", "alpha", "moments",
+        "name", "count", "share", "flag", "found", "array", "scale", "history", "newest", "table", "obs", "dice",
+        "mean", "rng", "generator", "alpha", "moments",
     }  # fmt: skip
     expected = draw(one)
     one.array += 1  # a saved state is a copy
