@@ -277,7 +277,8 @@ class Coordinator:
         completed = self._leases.completed_rounds
         self._release_snapshots(completed)
         self._reorderer.release_before(completed, self._cut)
-        self._ledger.settle(self._settled(completed))
+        # The counts of the round of the cut stay apart: `_find_cuts` asks in which round a limit was reached.
+        self._ledger.settle(completed if self._cut is None else min(completed, self._cut[0]))
 
     # snapshots
 
