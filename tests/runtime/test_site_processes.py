@@ -21,6 +21,8 @@ from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.reward_model import LearnedRewardModel
 from flowrl.runs.run import Run
 from flowrl.runtime.control.messages import SiteReady
 from flowrl.runtime.records import RecordSource
@@ -118,7 +120,8 @@ def test_only_learning_sites_of_a_bundled_graph_load_torch(name: str) -> None:
         pids = coordinator.sites.processes.pids()
         maps = {site: Path(f"/proc/{pid}/maps").read_text() for site, pid in pids.items()}
         graph = coordinator.checked.graph
-        learns = {f"process:{node}" for node in graph.nodes if node in ("learner", "rnd")}
+        learning = (Learner, LearnedRewardModel)
+        learns = {f"process:{n}" for n, s in graph.nodes.items() if issubclass(s.cls, learning)}
     assert {site for site, text in maps.items() if "libtorch" in text} == learns
     assert maps.keys() > learns
 
