@@ -134,7 +134,7 @@ class ProcessGroup(Group):
         return added_in_order(given)
 
     def close(self) -> None:
-        """End the connections."""
+        """End the connections to the other processes of the group."""
         self._distributed.destroy_process_group()
 
 

@@ -135,7 +135,7 @@ class StepBatch:
         return name in self.__dict__
 
     def add(self, **columns: Any) -> None:
-        """Add columns."""
+        """Add columns, which are read like the others."""
         self.__dict__.update(columns)
 
 

@@ -475,9 +475,9 @@ class Run:
 
     def _fail(self, folder: RunFolder, error: BaseException) -> None:
         """Write to the folder what ended the run. An error of that must not hide the first one."""
-        if self.snapshots is not None:
-            self.snapshots.end()
         interrupted = isinstance(error, RunInterrupted)
+        if self.snapshots is not None and not interrupted:
+            self.snapshots.end()
         why = "stopped at once" if interrupted else str(error)
         self.ended = self.result("interrupted" if interrupted else "failed", why)
         with contextlib.suppress(
@@ -493,8 +493,6 @@ class Run:
     def _close(self, folder: RunFolder) -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(folder.close)
-            if self.snapshots is not None:
-                stack.callback(self.snapshots.end)
             if self.hosts is not None:
                 stack.callback(self.hosts.close, "it has failed, or was stopped")
             if self.executor is not None:

@@ -1,8 +1,8 @@
 """Snapshots of a run on disk: `snapshots/ROUNDS/` in the run's folder, and `snapshots/pieces/`.
 
 A snapshot's folder has `manifest.json` and `small`, the bytes of all that is small. Larger arrays are cut into pieces,
-each a file that has the SHA-256 of its bytes as its name. A piece that an earlier snapshot has is not written again: of
-a large buffer, only the pieces with new rows are. The manifest names the bytes of every part with their SHA-256, and
+each a file that has the SHA-256 of its bytes as its name. A piece that an earlier snapshot has is not written again.
+The manifest names the bytes of every part with their SHA-256, and
 begins with its own. A folder gets its name when all of its bytes are durable, so a snapshot is there as a whole or not
 at all. Nothing in these files is executed, and no name in them is used as a path.
 """

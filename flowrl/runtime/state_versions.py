@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from flowrl.core.errors import NodeError
-from flowrl.core.saved_state import SavedState
+from flowrl.core.saved_state import SavedState, UnsavableStateError
 from flowrl.core.state import EMPTY_CLOCK, State
 from flowrl.runtime.finite_numbers import check_no_nan
 from flowrl.runtime.instance import Instance
@@ -63,6 +63,8 @@ class StateVersions:
             if self._whole is None:
                 saved.parts()  # the first one shows that it can be written
             return saved
+        except UnsavableStateError:
+            return None  # then its checkpoints hold what acting needs, and a snapshot is refused
         except Exception as error:
             raise NodeError(instance.key, "giving its `state_dict`", error) from error
 

@@ -96,10 +96,10 @@ class StopsAt(Watcher):
 @pytest.mark.parametrize("placement", ["serial", "threads"])
 def test_an_interrupted_run_saves_a_snapshot_and_continues(placement: str, tmp_path: Path) -> None:
     without = {key: value for key, value in graph().items() if key != "snapshots"}
-    whole = flowrl.load(without).run(train_iters=300, out=tmp_path / "whole", quiet=True)
-    stopped = flowrl.load(without).run(
+    loaded = flowrl.load(without)
+    stopped = loaded.run(
         placement=placement,
-        train_iters=300,
+        train_iters=10**6,
         out=tmp_path / "run",
         quiet=True,
         watcher=StopsAt(20),
@@ -107,7 +107,9 @@ def test_an_interrupted_run_saves_a_snapshot_and_continues(placement: str, tmp_p
     assert stopped.status == "interrupted"
     assert stopped.snapshot_rounds is not None
     assert stopped.resume.startswith("flowrl resume ")
-    again = flowrl.resume(tmp_path / "run", placement=placement, quiet=True)
+    iters = stopped.train_iters + 13
+    again = flowrl.resume(tmp_path / "run", placement=placement, train_iters=iters, quiet=True)
+    whole = loaded.run(train_iters=iters, out=tmp_path / "whole", quiet=True)
     assert (again.resumed_after, again.digest) == (stopped.snapshot_rounds, whole.digest)
     for name in ("metrics.jsonl", "logs/l.log", "logs/e.log"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

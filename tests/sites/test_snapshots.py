@@ -16,6 +16,7 @@ from flowrl.graph.model import Limits
 from tests.sites.bundled_cases import COMPARED, SMALL
 from tests.sites.snapshots import compare_continued, execute
 from tests.sites.test_same_bits import GRAPHS
+from tests.toys.toy_nodes import Learner
 from tests.toys.toy_runs import toy_graph
 
 
@@ -88,6 +89,20 @@ def test_a_snapshot_that_was_not_announced_may_fail(placement: str) -> None:
     assert (
         found.digest == execute(with_object("NamesItsCache"), "serial", Limits(rounds=4), []).digest
     )
+
+
+class LearnerWithAnObject(Learner):
+    def setup(self) -> None:
+        super().setup()
+        self.optimiser = object()
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+def test_a_learner_that_cannot_be_saved_still_learns(placement: str) -> None:
+    nodes = {"c": "Source", "l": f"{__name__}:LearnerWithAnObject", "e": "Evaluator"}
+    edges = ["c -> l", {"l.weights -> e": {"every": 2}}]
+    checked = check(load_data(toy_graph(nodes, edges))).require_sound()
+    assert execute(checked, placement, Limits(rounds=4), []).digest
 
 
 def test_attributes_that_are_named_as_no_state_are_left_out() -> None:
