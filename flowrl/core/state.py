@@ -38,7 +38,7 @@ class Clock:
         return self._total
 
     def merge(self, other: Clock) -> Clock:
-        """Return a clock with the larger count of each node."""
+        """Return a clock with the larger count of each node. No count of a node ever falls, so counts are ordered."""
         if other is self or not other.counts:
             return self
         if not self.counts:
@@ -46,7 +46,8 @@ class Clock:
         counts = dict(self.counts)
         for node, count in other.counts.items():
             mine = counts.get(node)
-            counts[node] = count if mine is None else Count(*map(max, mine, count))
+            if mine is None or count > mine:
+                counts[node] = count
         return Clock(counts)
 
     def add(self, node: str, env_steps: int = 0, episodes: int = 0, train_iters: int = 0) -> Clock:

@@ -26,9 +26,12 @@ def check_no_nan(weights: Mapping[str, Array], version: int, last_version: int |
 
     `last_version` is the version that was checked before, if any.
     """
-    floats = {name: array for name, array in weights.items() if array.dtype.kind == "f"}
     with np.errstate(over="ignore"):
-        diverged = [name for name, array in floats.items() if math.isnan(_sum_of_squares(array))]
+        diverged = [
+            name
+            for name, array in weights.items()
+            if array.dtype.kind == "f" and math.isnan(_sum_of_squares(array))
+        ]
     if diverged:
         since = "" if last_version is None else f", and version {last_version} held none"
         raise ValueError(
