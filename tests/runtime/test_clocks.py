@@ -59,7 +59,7 @@ def test_the_clock_of_a_collectors_token_includes_the_train_iterations_of_its_we
 
 
 def test_clocks_merge_by_the_larger_count_of_each_node() -> None:
-    a = Clock({"x": Count(5, 1, 0), "y": Count(0, 0, 3)})
+    a = Clock({"x": Count(5, 2, 0), "y": Count(0, 0, 3)})
     b = Clock({"x": Count(4, 2, 0), "z": Count(1, 0, 0)})
     assert a.merge(b).counts == {"x": (5, 2, 0), "y": (0, 0, 3), "z": (1, 0, 0)}
     assert a.merge(EMPTY_CLOCK) is a
