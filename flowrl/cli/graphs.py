@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from flowrl.checks.check import CheckedGraph
 from flowrl.checks.check import check as check_graph
-from flowrl.cli.arguments import add_graph, add_placement, read_graph
+from flowrl.cli.arguments import add_graph, add_placement, count, read_graph
+from flowrl.cli.streams import stdout_to_stderr
 from flowrl.core.errors import GraphError, Problem, UsageError, closest_word
 from flowrl.graph.bundled import bundled_graphs, locate
 from flowrl.graph.loading import load_graph
 from flowrl.graph.tree import display_path
+
+if TYPE_CHECKING:
+    from flowrl.runs.repetition import Repetition
 
 
 def check_arguments(parser: ArgumentParser) -> None:
@@ -23,6 +29,23 @@ def check_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="make no envs: leave out what only they can show (columns, env steps of warm-ups)",
     )
+    parser.add_argument(
+        "--twice",
+        action="store_true",
+        help="also run it for a short time in one thread and in processes, and compare the runs bit by bit",
+    )
+    parser.add_argument(
+        "--train-iters",
+        type=count,
+        metavar="N",
+        help="with --twice, the train iterations of each run",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=count,
+        metavar="N",
+        help="with --twice, the rounds of each run, after the warm-up (default: 10)",
+    )
 
 
 def check(arguments: Namespace) -> int:
@@ -30,6 +53,7 @@ def check(arguments: Namespace) -> int:
     from flowrl.graph.site_layout import make_layout
     from flowrl.render.report import check_json, check_text, unreadable_graph_json
 
+    _refuse_contradictions(arguments)
     layout = None
     try:
         checked = read_graph(arguments, "skip" if arguments.no_envs else "play")
@@ -42,9 +66,35 @@ def check(arguments: Namespace) -> int:
         problems = error.problems if isinstance(error, GraphError) else (Problem("", str(error)),)
         print(json.dumps(unreadable_graph_json(problems)))
         return 2
-    report = check_json(checked, layout) if arguments.json else check_text(checked, layout)
-    print(json.dumps(report) if arguments.json else report)
-    return 0 if checked.ok else 2
+    if not arguments.json:
+        print(check_text(checked, layout), flush=True)
+    status, twice = 0 if checked.ok else 2, {}
+    if arguments.twice and checked.ok:
+        repetition = _run_twice(arguments, checked)
+        status, twice = 0 if repetition.is_exact else 1, {"twice": repetition.as_dict()}
+        if not arguments.json:
+            print(f"\n{repetition}")
+    if arguments.json:
+        print(json.dumps({**check_json(checked, layout), **twice}))
+    return status
+
+
+def _refuse_contradictions(arguments: Namespace) -> None:
+    if arguments.twice and arguments.no_envs:
+        raise UsageError("--twice runs the graph, which needs its envs; leave --no-envs out")
+    if arguments.twice and arguments.placement:
+        raise UsageError(
+            "--twice runs the graph in one thread and in processes; leave --placement out"
+        )
+    if not arguments.twice and (arguments.train_iters or arguments.rounds):
+        raise UsageError("--train-iters and --rounds are the length of the runs of --twice; add it")
+
+
+def _run_twice(arguments: Namespace, checked: CheckedGraph) -> Repetition:
+    from flowrl.runs.repetition import run_twice, short_limits
+
+    with stdout_to_stderr():
+        return run_twice(checked, short_limits(arguments.train_iters, arguments.rounds))
 
 
 def draw_arguments(parser: ArgumentParser) -> None:

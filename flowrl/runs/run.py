@@ -80,10 +80,12 @@ class Run:
         hash_tokens: bool = False,
         begun_s: float | None = None,
         continued: ContinuedRun | None = None,
+        saves_at_end: bool = False,
     ) -> None:
         """`begun_s` is when the command or the call began, of `time.perf_counter`; by default, now.
 
-        `continued` is the run that continues, in its folder.
+        `continued` is the run that continues, in its folder. With `saves_at_end`, a snapshot is saved at the end, as in
+        a graph that says how often they are saved.
         """
         self.begun_s = time.perf_counter() if begun_s is None else begun_s
         self.placement = placement
@@ -104,7 +106,7 @@ class Run:
         if "process" in self.layout.kinds.values():  # on this machine or on a host
             require_importable(self.graph)
         self.out = out
-        self.continued = continued
+        self.continued, self._saves_at_end = continued, saves_at_end
         self.snapshots: RunSnapshots | None = None
         self._unsavable = "it has not begun"  # why no snapshot can be saved
         self.hash_tokens = hash_tokens
@@ -227,7 +229,8 @@ class Run:
                 hint = "leave `snapshots` out, or take `--placement serial`"
                 raise UsageError(f"snapshots: {self._unsavable}; {hint}")
             return
-        known = known_snapshot_rounds(self.checked, self.limits) if settings.is_regular else ()
+        saves_at_end = settings.is_regular or self._saves_at_end
+        known = known_snapshot_rounds(self.checked, self.limits) if saves_at_end else ()
         executor.snapshots = self.snapshots = RunSnapshots(
             folder.absolute_path,
             SnapshotSchedule(settings.every_s, settings.every_rounds, known),

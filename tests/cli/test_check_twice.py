@@ -1,0 +1,77 @@
+"""`check --twice` runs a graph in one thread and in processes, and says whether the runs are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flowrl.core.batch import Batch
+from flowrl.core.node import Node
+from flowrl.core.ports import In, Out
+from tests.cli.conftest import Called, one_line, write
+from tests.toys.toy_nodes import table
+
+Flowrl = Callable[..., Called]
+
+IS_TEST_PROCESS = False
+
+
+class Placed(Node):
+    """Gives another token in the process of the test than in processes of sites."""
+
+    data = In("samples")
+    out = Out("samples")
+
+    def fire(self, data: Batch) -> Batch:
+        return table(1 if IS_TEST_PROCESS else 2)
+
+
+def test_equal_runs_are_told_with_their_digests(flowrl: Flowrl, folder: Path) -> None:
+    status, out, _ = flowrl("check", "g.yaml", "--twice", "--train-iters", "9")
+    assert status == 0
+    serial, processes, verdict = out.splitlines()[-3:]
+    assert serial.startswith("serial: 9 train iterations, ")
+    assert processes == serial.replace("serial", "processes")
+    assert verdict == "equal: all tokens and the weights, and the whole state at the end"
+
+
+@pytest.mark.slow
+def test_a_difference_is_told_with_its_first_token_and_its_cause(
+    flowrl: Flowrl, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.IS_TEST_PROCESS", True)
+    write(folder / "x.yaml", {"x": f"{__name__}:Placed", "d": "Drain"}, ["c -> x -> d"])
+    status, out, _ = flowrl("check", "x.yaml", "--twice", "--rounds", "3", "--json")
+    assert status == 1
+    twice = one_line(out)["twice"]
+    assert not twice["equal"]
+    assert (
+        "tokens: the first that differs is token 0 of x.out -> d.data, from firing 0 of x (round 0)"
+        in twice["differences"]
+    )
+    assert twice["differences"][-1] == (
+        "two runs on one site are equal, so the difference is that of the placement"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--twice", "--no-envs"), "--twice runs the graph, which needs its envs; leave"),
+        (("--twice", "--placement", "threads"), "leave --placement out"),
+        (("--rounds", "3"), "--train-iters and --rounds are the length of the runs of --twice"),
+    ],
+)
+def test_contradictions_are_refused(words: tuple[str, ...], told: str, flowrl: Flowrl) -> None:
+    status, _, error = flowrl("check", "g.yaml", *words)
+    assert status == 2
+    assert told in error
+
+
+def test_a_graph_that_is_not_deterministic_is_not_run(flowrl: Flowrl, folder: Path) -> None:
+    write(folder / "x.yaml", {"d": "Drain"}, [{"c -> d": {"when_full": "drop_oldest"}}])
+    status, _, error = flowrl("check", "x.yaml", "--twice")
+    assert status == 2
+    assert "check --twice: two runs of x may differ: " in error
