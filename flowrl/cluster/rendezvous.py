@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowrl.core.errors import UsageError, closest_word
-from flowrl.graph.placement import LOCAL_PLACES
+from flowrl.core.errors import UsageError
 from flowrl.machine.network_address import Address, parse_address
 
 if TYPE_CHECKING:
@@ -51,11 +50,9 @@ def read_optional_key(path: Path | None) -> Keys | None:
 def check_rendezvous(places: list[str], rendezvous: Rendezvous | None) -> None:
     """Refuse a placement on hosts without a rendezvous, a rendezvous without hosts, and an invalid rendezvous."""
     if places and rendezvous is None:
-        near = closest_word(places[0], LOCAL_PLACES)
         raise UsageError(
-            f"placement: {', '.join(map(repr, places))} must be hosts; "
-            + (f"did you mean '{near}'? For hosts, give " if near else "give ")
-            + "--listen tcp://ADDRESS:PORT --key FILE, and run 'flowrl host --join …' there"
+            f"placement: {', '.join(map(repr, places))} must be hosts; give "
+            "--listen tcp://ADDRESS:PORT --key FILE, and run 'flowrl host --join …' there"
         )
     if rendezvous is not None and not places:
         raise UsageError("--listen: the placement puts nothing on a host; name one in --placement")

@@ -8,6 +8,7 @@ process where the run was started.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from flowrl.graph.yaml_text import YamlValue, read_yaml
 MAIN = "main"
 LOCAL_PLACES = (MAIN, "thread", "process")  # places on the machine where the run was started
 BUILT_IN = {"serial": MAIN, "threads": "thread", "processes": "process"}
+_MEANT = {**{place: place for place in LOCAL_PLACES}, **BUILT_IN}
 _NAME = re.compile(r"\w[\w.-]{0,62}", re.ASCII)
 
 
@@ -53,6 +55,30 @@ def matching_hosts(place: str, offers: Iterable[HostOffer]) -> list[str]:
 
 def _natural_key(name: str) -> list[tuple[str, int]]:
     return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", name)]
+
+
+def place_problem(place: object) -> str:
+    """Return what was expected instead of a written place; nothing if it is one.
+
+    A misspelt `process` would be the name of a host, for which the run would wait.
+    """
+    if not isinstance(place, str) or not re.fullmatch(PLACE, place):
+        return "expected thread, process or a host"
+    word = place.partition(":")[0]
+    meant = _misspelt_local_place(word)
+    if meant is None:
+        return ""
+    return f"did you mean '{meant}'? For a host of this name, write the pattern '{word}*'"
+
+
+def _misspelt_local_place(word: str) -> str | None:
+    """The local place that was probably meant; None if the word is one, or may well be the name of a host."""
+    if word in LOCAL_PLACES or not word.isalpha():  # hosts are numbered, and patterns mean hosts
+        return None
+    word = word.casefold()
+    near = [known for known in _MEANT if len(word) >= 4 and known.startswith(word)]
+    near = near or difflib.get_close_matches(word, _MEANT, n=1, cutoff=0.82)
+    return _MEANT[near[0]] if near else None
 
 
 def host_places(graph: Graph, placement: Mapping[str, str]) -> list[str]:
@@ -113,10 +139,8 @@ def _places_by_node(graph: Graph, written: Mapping[str, str], where: str) -> dic
             parts = {n.rpartition("/")[0] for n in graph.nodes if "/" in n}
             hint = spelling_hint(name, {*graph.nodes, *parts})
             raise UsageError(f"{where}: unknown node '{name}'; {hint}")
-        if not re.fullmatch(PLACE, place):
-            raise UsageError(
-                f"{where}: '{name}' is put at '{place}'; expected thread, process or a host"
-            )
+        if problem := place_problem(place):
+            raise UsageError(f"{where}: '{name}' is put at '{place}'; {problem}")
         found.update(dict.fromkeys(members, place))
     return found
 

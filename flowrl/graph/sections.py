@@ -10,8 +10,9 @@ from typing import Any
 
 from flowrl.core.config import replaced_params
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
-from flowrl.graph.keywords import PLACE, TORCH_THREADS
+from flowrl.graph.keywords import TORCH_THREADS
 from flowrl.graph.model import Graph, Limits, PortRef, SnapshotSettings, linked_groups
+from flowrl.graph.placement import place_problem
 from flowrl.graph.yaml_text import YamlValue
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
@@ -205,12 +206,13 @@ def _read_placement(
         what = f"placements.{name}: expected a mapping of nodes to places"
         problems.add(item.location, what, "{collector: process}")
     for node, site in item.fields.items():
+        problem = place_problem(site.value)
         if node not in names:
             what = f"placements.{name}: unknown node '{node}'"
             problems.add(site.entry_location, what, spelling_hint(node, names))
-        elif not isinstance(site.value, str) or not re.fullmatch(PLACE, site.value):
-            what = f"placements.{name}.{node} is {shortened_repr(site.plain())}"
-            problems.add(site.location, what, "expected thread, process or a host")
-        else:
+        elif isinstance(site.value, str) and not problem:
             found |= dict.fromkeys(names[node], site.value)
+        else:
+            what = f"placements.{name}.{node} is {shortened_repr(site.plain())}"
+            problems.add(site.location, what, problem)
     return found

@@ -459,6 +459,11 @@ def test_null_is_no_value_in_every_section(checked):
             "g.yaml:3:21: placements.a.s is 3; expected thread, process or a host",
         ),
         (
+            "placements: {a: {s: proc}}",
+            "g.yaml:3:21: placements.a.s is 'proc'; did you mean 'process'? "
+            "For a host of this name, write the pattern 'proc*'",
+        ),
+        (
             "placements: {a: process}",
             "g.yaml:3:17: placements.a: expected a mapping of nodes to "
             "places; {collector: process}",

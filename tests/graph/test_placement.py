@@ -141,6 +141,34 @@ def test_a_wrong_placement_file_is_reported_with_its_location(
     assert str(error.value) == message
 
 
+@pytest.mark.parametrize(
+    ("place", "meant"),
+    [
+        ("proc", "process"),
+        ("proces:left", "process"),
+        ("processes", "process"),
+        ("Thread", "thread"),
+        ("serial", "main"),
+    ],
+)
+def test_a_misspelt_local_place_is_not_the_name_of_a_host(
+    graph: Graph, place: str, meant: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        resolve_placement(graph, f"sink={place}")
+    pattern = f"{place.partition(':')[0]}*"
+    assert str(error.value) == (
+        f"--placement sink={place}: 'sink' is put at '{place}'; did you mean '{meant}'? "
+        f"For a host of this name, write the pattern '{pattern}'"
+    )
+    assert host_places(graph, resolve_placement(graph, f"sink={pattern}")) == [pattern]
+
+
+@pytest.mark.parametrize("host", ["train", "gpu", "main-1", "thread2", "domain", "pro", "left"])
+def test_other_words_are_names_of_hosts(graph: Graph, host: str) -> None:
+    assert host_places(graph, resolve_placement(graph, f"sink={host}")) == [host]
+
+
 def test_a_missing_file_is_reported(graph: Graph) -> None:
     with pytest.raises(UsageError) as error:
         resolve_placement(graph, "nowhere.yaml")

@@ -303,11 +303,6 @@ def test_a_placement_on_hosts_needs_to_know_where_they_join() -> None:
     )
 
 
-def test_a_mistyped_place_is_reported_instead_of_taken_for_a_host() -> None:
-    with pytest.raises(UsageError, match=r"'proces' must be hosts; did you mean 'process'\?"):
-        Run(checked(), placement="l=proces")
-
-
 def test_a_run_whose_placement_needs_no_hosts_does_not_wait_for_any() -> None:
     with pytest.raises(UsageError, match="--listen: the placement puts nothing on a host"):
         Run(checked(), placement="threads", rendezvous=Rendezvous("tcp://127.0.0.1:*"))
