@@ -94,13 +94,15 @@ class FlowGraph:
         quiet: bool = False,
         watcher: Watcher | None = None,
         hash_tokens: bool = False,
+        recover: bool = True,
     ) -> RunResult:
         """Run to the earliest cut. Raises `GraphError` if the graph is unsound, and `NodeError` if a node fails.
 
         Progress is shown as on the command line: live on a terminal, and elsewhere (in notebooks, pipes and files) by a
         line every few seconds. `quiet` shows nothing. A `watcher` is notified of what happens, too. `time` counts from
         the first firing, when all nodes are made.
-        `rendezvous` says where hosts join, if the placement names some.
+        `rendezvous` says where hosts join, if the placement names some. A run whose graph asks for snapshots goes on
+        from the newest one when it loses a process or a host, unless `recover` is false.
         """
         begun_s = perf_counter()
         if not (watcher is None or isinstance(watcher, Watcher)):
@@ -122,6 +124,7 @@ class FlowGraph:
             rendezvous=rendezvous,
             watcher=Watchers(watcher_for(quiet), *([watcher] if watcher else [])),
             hash_tokens=hash_tokens,
+            recovers=recover,
             begun_s=begun_s,
         ).run()
 
@@ -138,6 +141,7 @@ class FlowGraph:
         out: str | Path | None = None,
         quiet: bool = False,
         hash_tokens: bool = False,
+        recover: bool = True,
     ) -> SeedResults:
         """Run with several seeds, each in a process and a folder of its own, as `flowrl run --seeds` does.
 
@@ -159,6 +163,7 @@ class FlowGraph:
             placement=placement,
             at_once=_count("at_once", at_once),
             hash_tokens=hash_tokens,
+            recovers=recover,
             display=seed_display_for(quiet),
             begun_s=begun_s,
         ).run()
@@ -238,6 +243,7 @@ def resume(
     time: str | float | None = None,
     quiet: bool = False,
     watcher: Watcher | None = None,
+    recover: bool = True,
 ) -> RunResult:
     """Continue a run in its folder from its newest snapshot, as `flowrl resume` does.
 
@@ -252,6 +258,7 @@ def resume(
         limits=Limits(**given, time_s=_seconds(time)),
         rendezvous=rendezvous,
         watcher=Watchers(watcher_for(quiet), *([watcher] if watcher else [])),
+        recovers=recover,
         begun_s=begun_s,
     )
     return continued.run()

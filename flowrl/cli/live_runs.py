@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -18,7 +19,7 @@ from flowrl.core.json_text import parse_object
 from flowrl.core.wording import count_text
 from flowrl.runs.folder import SUMMARY_FILE, instance_of_log
 from flowrl.runs.queries import NoAnswerError, ask, query_status
-from flowrl.runs.registry import RunEntry, is_active, is_alive, live_entries
+from flowrl.runs.registry import RunEntry, is_active, is_alive, killed_entries, live_entries
 from flowrl.runs.run_names import find_live_run, find_run_folder
 from flowrl.runs.top import (
     RUN_RATES,
@@ -51,10 +52,16 @@ def ps_arguments(parser: ArgumentParser) -> None:
 
 def ps(arguments: Namespace) -> int:
     rows = [row for entry in live_entries() if (row := _row(entry)) is not None]
+    killed = killed_entries()
     if arguments.json:
+        rows += [_row_without_status(entry, "killed") for entry in killed]
         print(json.dumps([RUN_ROW.encode(row) for row in rows]))
-    else:
-        print(ps_text(rows) if rows else "no run is active")
+        return 0
+    print(ps_text(rows) if rows else "no run is active")
+    if killed:
+        print("\nkilled, and can be continued:")
+        for entry in killed:
+            print(f"  flowrl resume {shlex.quote(entry.run_dir)}")
     return 0
 
 
@@ -65,8 +72,12 @@ def _row(entry: RunEntry) -> RunRow | None:
         return row_of(status)
     if not is_alive(entry):
         return None
+    return _row_without_status(entry, "silent")
+
+
+def _row_without_status(entry: RunEntry, status: str) -> RunRow:
     wall_s = time.time() - entry.begun_at
-    about = (entry.pid, entry.graph, entry.placement, "silent", wall_s)
+    about = (entry.pid, entry.graph, entry.placement, status, wall_s)
     return RunRow(*about, 0, 0, None, entry.run_dir)
 
 

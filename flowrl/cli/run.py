@@ -26,7 +26,6 @@ from flowrl.runs.run_names import existing_run_path
 
 BEGIN_PARAM = "begin_with"  # of learners that can continue a checkpoint
 EXIT_STATUSES = {"failed": 1, "interrupted": 130}  # by the status of a run; otherwise 0
-NO_RECOVERY = "--no-recover changes nothing yet: there is no recovery, so every run ends when a part of it dies"
 
 
 def run_arguments(parser: ArgumentParser) -> None:
@@ -58,11 +57,7 @@ def run_arguments(parser: ArgumentParser) -> None:
         "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-seed<seed>-<time>)"
     )
     _add_hosts(parser)
-    parser.add_argument(
-        "--no-recover",
-        action="store_true",
-        help="end the run when a part of it dies; every run does so today, as there is no recovery yet",
-    )
+    _add_recovery(parser)
     parser.add_argument(
         "--hash-tokens",
         action="store_true",
@@ -76,7 +71,16 @@ def resume_arguments(parser: ArgumentParser) -> None:
     shared.add_placement(parser)
     _add_limits(parser)
     _add_hosts(parser)
+    _add_recovery(parser)
     _add_display(parser)
+
+
+def _add_recovery(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-recover",
+        action="store_true",
+        help="fail when a process or a host dies, instead of going on from the newest snapshot",
+    )
 
 
 def _add_limits(parser: ArgumentParser) -> None:
@@ -137,6 +141,7 @@ def resume(arguments: Namespace) -> int:
         limits=_limits(arguments, Limits()),
         rendezvous=_rendezvous(arguments),
         watcher=_watcher(arguments),
+        recovers=not arguments.no_recover,
         begun_s=arguments.begun_s,
     )
     for line in stored.damaged:
@@ -157,8 +162,6 @@ def run(arguments: Namespace) -> int:
     checked = shared.read_graph(arguments).require_sound()
     if not arguments.quiet:
         print_warnings(checked)
-    if arguments.no_recover and not arguments.quiet:
-        print(f"note: {NO_RECOVERY}", file=sys.stderr)
     if arguments.seeds is not None:
         return _run_seeds(arguments, checked)
     run = Run(
@@ -170,6 +173,7 @@ def run(arguments: Namespace) -> int:
         rendezvous=_rendezvous(arguments),
         hash_tokens=arguments.hash_tokens,
         watcher=_watcher(arguments),
+        recovers=not arguments.no_recover,
         begun_s=arguments.begun_s,
     )
     return _execute(arguments, run)
@@ -221,6 +225,7 @@ def _run_seeds(arguments: Namespace, checked: CheckedGraph) -> int:
         placement=arguments.placement or "serial",
         at_once=arguments.at_once,
         hash_tokens=arguments.hash_tokens,
+        recovers=not arguments.no_recover,
         display=seed_display_for(quiet=arguments.quiet or arguments.json),
         begun_s=arguments.begun_s,
     ).run()

@@ -28,6 +28,7 @@ from flowrl.cluster.messages import (
     HEARTBEAT_S,
     PROTOCOL,
     SESSION_BYTES,
+    EndSites,
     FilePiece,
     Heartbeat,
     HostLeft,
@@ -41,6 +42,7 @@ from flowrl.cluster.messages import (
     SiteEnded,
     SiteOutput,
     SitePorts,
+    SitesEnded,
     StartSites,
     Welcome,
     host_session,
@@ -206,8 +208,12 @@ class HostSession:
         elif self._graph and not isinstance(message, Heartbeat):
             self._execute(message)
 
-    def _execute(self, request: ListenFor | FilePiece | StartSites) -> None:
+    def _execute(self, request: ListenFor | FilePiece | StartSites | EndSites) -> None:
         """Do what the run requests. If that fails, notify the run and leave it."""
+        if isinstance(request, EndSites):
+            self._end_sites(CLOSE_S)
+            self._send(SitesEnded())
+            return
         if self._sites is None:
             self._sites = HostedSites(self._machine)
             self._poller.register(self._sites.output_fd, zmq.POLLIN)
@@ -258,11 +264,17 @@ class HostSession:
         elif before <= OUTPUT_BYTES_PER_S:
             self._send(SiteOutput(TOO_MUCH_OUTPUT))
 
+    def _end_sites(self, within_s: float) -> None:
+        """End the run's sites; after this time kill them."""
+        sites, self._sites = self._sites, None
+        if sites is not None:
+            self._poller.unregister(sites.output_fd)
+            sites.close(within_s)
+
     def close(self) -> None:
         """End the run's sites, notify the run, and close the connection."""
-        if self._sites is not None:
-            # If the run is lost, its coordinator has not ended the sites.
-            self._sites.close(0.0 if self._how_ended is None else CLOSE_S)
+        # If the run is lost, its coordinator has not ended the sites.
+        self._end_sites(0.0 if self._how_ended is None else CLOSE_S)
         if self._graph:
             self._send(HostLeft("it has left"))
         self._sockets.close(LINGER_MS)

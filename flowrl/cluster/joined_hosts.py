@@ -20,6 +20,7 @@ from flowrl.cluster.messages import (
     HEARTBEAT_S,
     PROTOCOL,
     SILENCE_S,
+    EndSites,
     FilePiece,
     Heartbeat,
     HostLeft,
@@ -33,6 +34,7 @@ from flowrl.cluster.messages import (
     SiteEnded,
     SiteOutput,
     SitePorts,
+    SitesEnded,
     StartSites,
     Welcome,
     run_session,
@@ -44,6 +46,7 @@ from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import ANY_MACHINE, is_connectable, parse_address
 from flowrl.runtime.sites.addresses import Addresses
 from flowrl.runtime.sites.graph_transfer import SentGraph
+from flowrl.runtime.sites.launched_sites import SiteLost
 
 LISTEN_TIMEOUT_S = 30.0  # within which a host reports its ports
 LEAVE_TIMEOUT_S = CLOSE_S + 2.0  # within which hosts report that they have ended their sites
@@ -70,6 +73,7 @@ class JoinedHost:
         self.why_lost = ""  # empty while the host is there
         self.ports: Mapping[str, int] | None = None
         self.ended_sites: dict[str, str] = {}  # and why they have ended
+        self.has_sites = False  # of this run
 
     @property
     def name(self) -> str:
@@ -229,6 +233,8 @@ class JoinedHosts:
                 print(f"[{host.name}] {line}", file=sys.stderr, flush=True)
         elif isinstance(message, SiteEnded):
             host.ended_sites.setdefault(message.site, message.why)
+        elif isinstance(message, SitesEnded):
+            host.ports, host.ended_sites, host.has_sites = None, {}, False
         elif isinstance(message, HostLeft | RequestFailed):
             host.why_lost = host.why_lost or message.why
         elif isinstance(message, Join):
@@ -245,10 +251,11 @@ class JoinedHosts:
         present = {host.name: host for host in self._present()}
         for site, name in hosts.items():
             if name not in present:
-                raise HostError(f"host '{name}' is gone before the run began")
+                raise SiteLost(f"host '{name}' is gone before its sites began")
             self._host_of[site] = present[name]
         used = {host.name: host for host in self._host_of.values()}
         for name, host in used.items():
+            host.has_sites = True
             sites = tuple(site for site, other in hosts.items() if other == name)
             self._send(host, ListenFor(sites))
         deadline = time.monotonic() + LISTEN_TIMEOUT_S
@@ -262,7 +269,7 @@ class JoinedHosts:
             self.pump(POLL_S)
             if host.why_lost or time.monotonic() > deadline:
                 why = host.why_lost or f"it did not listen within {LISTEN_TIMEOUT_S:g} s"
-                raise HostError(f"host '{host.name}': {why}")
+                raise SiteLost(f"host '{host.name}' is lost: {why}")
         if host.ports.keys() != {site for site, other in self._host_of.items() if other is host}:
             raise HostError(f"host '{host.name}': it listens for other sites than it was asked for")
         return host.ports
@@ -286,6 +293,20 @@ class JoinedHosts:
         return why and f"{why}, on host '{host.name}'"
 
     # the end
+
+    def end_sites(self) -> None:
+        """Let all hosts end their sites, so that they can be started anew. A host that does not is left out."""
+        self._host_of = {}
+        for host in self._present():
+            if host.has_sites:
+                self._send(host, EndSites())
+        deadline = time.monotonic() + LEAVE_TIMEOUT_S
+        while any(host.has_sites for host in self._present()):
+            self.pump(POLL_S / 4)
+            if time.monotonic() > deadline:
+                for host in self._present():
+                    if host.has_sites:
+                        host.why_lost = f"it did not end its sites within {LEAVE_TIMEOUT_S:g} s"
 
     def close(self, how: str) -> None:
         """Notify all hosts that the run is over, and wait until they have ended their sites."""

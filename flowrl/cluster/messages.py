@@ -15,7 +15,7 @@ import msgpack
 from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.core.plain_data import DataCodec, MalformedDataError
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAX_MESSAGE_BYTES = 64 << 20
 SESSION_BYTES = 16
 HEARTBEAT_S = 1.0  # between the heartbeats of both ends
@@ -65,6 +65,11 @@ class SiteEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SitesEnded:
+    """All sites have ended that the run had here, and the host is ready for others."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFailed:
     """The host could not do what the run requested, and leaves."""
 
@@ -78,7 +83,9 @@ class HostLeft:
     why: str
 
 
-HostMessage = Heartbeat | Join | SitePorts | SiteOutput | SiteEnded | RequestFailed | HostLeft
+HostMessage = (
+    Heartbeat | Join | SitePorts | SiteOutput | SiteEnded | SitesEnded | RequestFailed | HostLeft
+)
 
 
 # from the run
@@ -120,11 +127,18 @@ class StartSites:
 
 
 @dataclass(frozen=True, slots=True)
+class EndSites:
+    """The host ends all sites of the run, which has lost one of its sites and begins them anew."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     how: str
 
 
-RunMessage = Heartbeat | Welcome | JoinRefused | FilePiece | ListenFor | StartSites | RunEnded
+RunMessage = (
+    Heartbeat | Welcome | JoinRefused | FilePiece | ListenFor | StartSites | EndSites | RunEnded
+)
 
 HOST_MESSAGE: DataCodec[HostMessage] = DataCodec(HostMessage)
 RUN_MESSAGE: DataCodec[RunMessage] = DataCodec(RunMessage)

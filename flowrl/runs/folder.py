@@ -45,7 +45,7 @@ from flowrl.runs.token_file import TOKEN_FILE, TokenWriter
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.token_hashing import TokenHash, TokenHashSink
 
-ENVIRONMENT_FILE, SUMMARY_FILE = "environment.json", "summary.json"
+ENVIRONMENT_FILE, SUMMARY_FILE, ERROR_FILE = "environment.json", "summary.json", "error.txt"
 METRICS_FILE = "metrics.jsonl"
 SPEEDS = ("env_steps", "train_iters")  # counts whose speed TensorBoard shows
 TIMINGS_EVERY_S = 1.0
@@ -137,6 +137,12 @@ class RunFolder:
                 self._tensorboard.replace_after(continue_after)
             self._tensorboard.begin_session(settings)
 
+    def replace_in_tensorboard(self, after: int) -> None:
+        """Let TensorBoard hide what it was given after this number of env steps, because the run goes on from there."""
+        with explain_disk_errors(self.path):
+            if self._tensorboard is not None:
+                self._tensorboard.replace_after(after)
+
     def end_tensorboard(self, success: bool) -> None:
         """Write for TensorBoard how the run has ended."""
         with explain_disk_errors(self.path):
@@ -145,20 +151,31 @@ class RunFolder:
 
     def mark(self) -> dict[str, int]:
         """Return the sizes of the files of records, which are written up to now."""
-        names = [METRICS_FILE, *(f"logs/{path.name}" for path in self._logs())]
-        paths = {name: self.absolute_path / name for name in names}
-        return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
+        with explain_disk_errors(self.path):
+            if self._token_file is not None:
+                self._token_file.flush()
+            paths = {name: self.absolute_path / name for name in self._record_files()}
+            return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
 
     def continue_after(self, mark: Mapping[str, int]) -> None:
         """Continue the files of records from a mark: what was written after it will be written again."""
+        self._close_token_file()  # which may hold unwritten hashes
         with explain_disk_errors(self.path):
-            for name in (METRICS_FILE, *(f"logs/{path.name}" for path in self._logs())):
+            for name in self._record_files():
                 path = self.absolute_path / name
                 if path.exists():
                     os.truncate(path, min(int(mark.get(name, 0)), path.stat().st_size))
 
-    def _logs(self) -> list[Path]:
-        return sorted((self.absolute_path / "logs").glob("*.log"))
+    def remove_end(self) -> None:
+        """Remove what says how the run has ended, because it goes on."""
+        with explain_disk_errors(self.path):
+            for name in (SUMMARY_FILE, ERROR_FILE):
+                (self.absolute_path / name).unlink(missing_ok=True)
+
+    def _record_files(self) -> list[str]:
+        """Return the names of the files that grow with the run's records, and do not depend on its speed."""
+        logs = sorted((self.absolute_path / "logs").glob("*.log"))
+        return [METRICS_FILE, TOKEN_FILE, *(f"logs/{path.name}" for path in logs)]
 
     def write_text(self, name: str, text: str) -> None:
         self._write_atomically(name, text.encode())
@@ -171,11 +188,10 @@ class RunFolder:
         self.append_line(_log_name(instance), text)
 
     def open_token_file(self, graph: Graph) -> TokenHashSink:
-        """Open the file of token hashes, and return the function that appends a hash to it."""
+        """Open or continue the file of token hashes, and return the function that appends a hash to it."""
         with explain_disk_errors(self.path):
-            self._token_file = (self.absolute_path / TOKEN_FILE).open(
-                "wb", buffering=TOKEN_BUFFER_BYTES
-            )
+            path = self.absolute_path / TOKEN_FILE
+            self._token_file = path.open("ab", buffering=TOKEN_BUFFER_BYTES)
             writer = TokenWriter(self._token_file, graph)
 
         def note(hashed: TokenHash) -> None:
@@ -269,13 +285,17 @@ class RunFolder:
 
     def close(self) -> None:
         """Close all files. Errors are ignored, as the write that failed has raised already."""
-        if self._token_file is not None:
-            with contextlib.suppress(OSError):
-                self._token_file.close()
+        self._close_token_file()
         with contextlib.suppress(OSError):
             if self._tensorboard is not None:
                 self._tensorboard.close()
         for file in self._files.values():
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def _close_token_file(self) -> None:
+        file, self._token_file = self._token_file, None
+        if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
 

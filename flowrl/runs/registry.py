@@ -1,7 +1,7 @@
 """The active runs of this user on this machine: one file for each, in a folder that only the user may enter.
 
 Beside each file lies the socket on which the run answers queries. Entries of dead processes are removed when the
-registry is read.
+registry is read, except those of runs that were killed and can be resumed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ import secrets
 import stat
 import tempfile
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
 
 from flowrl.core.errors import FlowError
 from flowrl.core.json_text import parse_object
 from flowrl.machine.processes import process_start_time
+from flowrl.runs.folder import SUMMARY_FILE
+from flowrl.runs.snapshot_files import snapshot_folders
 
 MAX_PATH_BYTES = 100  # of a unix socket; the system allows a few more
 FILE_NAME_BYTES = 24
@@ -88,15 +91,38 @@ def remove_entry(path: Path) -> None:
 
 
 def live_entries() -> list[RunEntry]:
-    """The entries of live processes, the oldest first. All others are removed."""
-    found = []
-    for path in runtime_folder().glob("*.json"):
-        entry = _read_entry(path)
-        if entry is None or not is_alive(entry):
+    """The entries of live processes, the oldest first."""
+    return _entries()[0]
+
+
+def killed_entries() -> list[RunEntry]:
+    """The entries of runs that were killed and can be resumed, the oldest first."""
+    return _entries()[1]
+
+
+def _entries() -> tuple[list[RunEntry], list[RunEntry]]:
+    """The entries of live processes, and those of runs that were killed. All others are removed."""
+    found = {path: _read_entry(path) for path in runtime_folder().glob("*.json")}
+    live = {path: entry for path, entry in found.items() if entry is not None and is_alive(entry)}
+    running = {entry.run_dir for entry in live.values()}
+    killed: dict[str, RunEntry] = {}  # by folder, which may have been resumed and killed again
+    for path in found.keys() - live.keys():
+        entry = found[path]
+        if entry is None or entry.run_dir in killed.keys() | running or not _is_resumable(entry):
             remove_entry(path)
         else:
-            found.append(entry)
-    return sorted(found, key=lambda entry: entry.begun_at)
+            killed[entry.run_dir] = entry
+    by_age = attrgetter("begun_at")
+    return sorted(live.values(), key=by_age), sorted(killed.values(), key=by_age)
+
+
+def _is_resumable(entry: RunEntry) -> bool:
+    """Whether a run has a snapshot and no end."""
+    folder = Path(entry.run_dir)
+    try:
+        return not (folder / SUMMARY_FILE).exists() and bool(snapshot_folders(folder))
+    except OSError:
+        return False
 
 
 def _read_entry(path: Path) -> RunEntry | None:

@@ -42,6 +42,7 @@ class RunResult:
     why: str = ""
     repeat: str = ""  # the command that repeats the run, if its cut was not known ahead
     resumed_after: int | None = None  # the rounds after which a run that was continued began
+    recoveries: int = 0  # how often the run lost a site and went on by itself
     snapshot_rounds: int | None = None  # the completed rounds of the newest snapshot
     state_digest: str = ""  # of everything that the snapshot holds
     resume: str = ""  # the command that continues the run from there

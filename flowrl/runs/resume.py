@@ -15,6 +15,7 @@ from flowrl.runs.registry import RegistryUnavailable, live_entries
 from flowrl.runs.run import Run
 from flowrl.runs.run_snapshots import ContinuedRun
 from flowrl.runs.snapshot_files import StoredSnapshot, read_newest_snapshot
+from flowrl.runs.token_file import TOKEN_FILE
 
 
 def resumed_run(
@@ -38,7 +39,8 @@ def resumed_run(
         seed=int(stored.facts["seed"]),
         limits=new,
         placement=placement,
-        continued=ContinuedRun(folder, stored.snapshot),
+        hash_tokens=TOKEN_FILE in stored.snapshot.mark["files"],
+        continued=ContinuedRun(folder, stored.snapshot, stored.state_digest),
         **options,
     )
     return run, stored

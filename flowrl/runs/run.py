@@ -35,23 +35,33 @@ from flowrl.machine.environment import environment, library_versions
 from flowrl.machine.numerics import reset_numerics, settled_numerics
 from flowrl.render.dot import graph_dot_text
 from flowrl.runs.display import Watcher
-from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE, RunFolder, create_run_folder
+from flowrl.runs.folder import (
+    ENVIRONMENT_FILE,
+    ERROR_FILE,
+    SUMMARY_FILE,
+    RunFolder,
+    create_run_folder,
+)
 from flowrl.runs.peek import PeekAnswers
 from flowrl.runs.query_server import answering_queries
+from flowrl.runs.recovery import Recovery
 from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
 from flowrl.runs.run_snapshots import (
     ContinuedRun,
     RunSnapshots,
+    WrittenSnapshot,
     known_snapshot_rounds,
     unsavable_reason,
 )
 from flowrl.runs.run_status import status_of, timings_row
+from flowrl.runs.snapshot_files import read_newest_snapshot, snapshot_folders
 from flowrl.runtime.executor import Cut, Executor
 from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
 from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.graph_transfer import graph_to_send, require_importable
+from flowrl.runtime.sites.launched_sites import SiteFailed, SiteLost
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from flowrl.runtime.status import RUN_STATUS, NodeStats
 
@@ -59,8 +69,13 @@ if TYPE_CHECKING:
     from flowrl.cluster.joined_hosts import JoinedHosts
 
 SLOW_CLOSE_S = 5.0
+POLL_S = 0.05
 ROUNDING = 0.05  # the share of a core that is no work: a core used for 5 % counts as idle
 SLOW_CLOSE = "the nodes take long to close; Ctrl-C leaves them as they are and keeps the result"
+NO_SNAPSHOTS = (
+    "the run could not go on without the lost site, as it saves no snapshots; with `snapshots: {every_s: 60}` in the "
+    "graph it does"
+)
 STATUS_OF_REASON: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
 
@@ -81,11 +96,13 @@ class Run:
         begun_s: float | None = None,
         continued: ContinuedRun | None = None,
         saves_at_end: bool = False,
+        recovers: bool = True,
     ) -> None:
         """`begun_s` is when the command or the call began, of `time.perf_counter`; by default, now.
 
         `continued` is the run that continues, in its folder. With `saves_at_end`, a snapshot is saved at the end, as in
-        a graph that says how often they are saved.
+        a graph that says how often they are saved. A run that `recovers`, and whose graph asks for snapshots, goes on
+        from the newest one when it loses a site.
         """
         self.begun_s = time.perf_counter() if begun_s is None else begun_s
         self.placement = placement
@@ -107,6 +124,11 @@ class Run:
             require_importable(self.graph)
         self.out = out
         self.continued, self._saves_at_end = continued, saves_at_end
+        self._newest = continued.snapshot if continued else None  # the executor begins from it
+        self._recovers = recovers
+        self.recovery = Recovery()
+        self.is_recovering = False
+        self._first_began_s: float | None = None
         self.snapshots: RunSnapshots | None = None
         self._unsavable = "it has not begun"  # why no snapshot can be saved
         self.hash_tokens = hash_tokens
@@ -119,6 +141,7 @@ class Run:
         self._interrupts = 0
         self._is_closing = False
         self._left_open: tuple[str, ...] = ()
+        self._hints: tuple[str, ...] = ()
         self._peek_answers = PeekAnswers()
         self.is_stopping = False
         self._thread = threading.current_thread()
@@ -131,12 +154,27 @@ class Run:
     @property
     def setup_s(self) -> float:
         """Seconds before the first firing: imports, checks, and making the nodes."""
-        began_s = self.executor.began_s if self.executor else None
+        began_s = self._training_began_s
         return (time.perf_counter() if began_s is None else began_s) - self.begun_s
 
     @property
+    def training_s(self) -> float:
+        """Seconds since the first firing began, until now or until the cut; with the time that recoveries took."""
+        began_s = self._training_began_s
+        if began_s is None:
+            return 0.0
+        ended_s = self.executor.ended_s if self.executor else None
+        return (ended_s or time.perf_counter()) - began_s
+
+    @property
+    def _training_began_s(self) -> float | None:
+        if self._first_began_s is not None:
+            return self._first_began_s
+        return self.executor.began_s if self.executor else None
+
+    @property
     def firing_s(self) -> float:
-        """Seconds since the first firing began, until now or until the cut."""
+        """Seconds since the first firing of this executor began, until now or until the cut."""
         executor = self.executor
         if executor is None or executor.began_s is None:
             return 0.0
@@ -197,7 +235,7 @@ class Run:
                 try:
                     self.watcher.begin(self)
                     self._write_initial_files(folder)
-                    return self._finish(folder, self._execute())
+                    return self._finish(folder, self._execute_and_recover(folder))
                 except BaseException as error:
                     self._fail(folder, error)
                     raise
@@ -209,8 +247,8 @@ class Run:
             name = self.graph.name.replace("/", "_")
             return RunFolder(create_run_folder(name, self.seed, self.out))
         folder = RunFolder(self.continued.folder)
-        folder.continue_after(self.continued.mark["files"])
-        self._returns.last, self._returns.best = self.continued.mark["returns"]
+        folder.remove_end()
+        self._rewind(folder, self.continued.mark)
         return folder
 
     def _mark(self) -> dict[str, Any]:
@@ -219,8 +257,8 @@ class Run:
         returns = [self._returns.last, self._returns.best]
         return {"files": self.folder.mark(), "returns": returns}
 
-    def _make_snapshots(self, folder: RunFolder, executor: Executor) -> None:
-        """Let the executor save snapshots, if it can."""
+    def _make_snapshots(self, folder: RunFolder) -> None:
+        """Let executors save snapshots, if they can."""
         settings = self.graph.snapshots
         is_single_site = list(self.layout.kinds) == [MAIN]
         self._unsavable = unsavable_reason(self.checked, is_single_site)
@@ -231,7 +269,7 @@ class Run:
             return
         saves_at_end = settings.is_regular or self._saves_at_end
         known = known_snapshot_rounds(self.checked, self.limits) if saves_at_end else ()
-        executor.snapshots = self.snapshots = RunSnapshots(
+        self.snapshots = RunSnapshots(
             folder.absolute_path,
             SnapshotSchedule(settings.every_s, settings.every_rounds, known),
             settings.keep,
@@ -244,6 +282,9 @@ class Run:
             self._mark,
             lambda text: self.watcher.note(self, text),
         )
+        if self.continued is not None:
+            newest = self.continued
+            self.snapshots.newest = WrittenSnapshot(newest.snapshot.rounds, newest.state_digest)
 
     def answer(self, query: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a query. The thread of the query server calls this."""
@@ -294,8 +335,10 @@ class Run:
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
         """The summary of the run up to now."""
-        wall_s, setup_s, training_s = self.wall_s, self.setup_s, self.firing_s
+        wall_s, setup_s, training_s = self.wall_s, self.setup_s, self.training_s
         counts = self.counts
+        earlier_steps = self.continued.snapshot.counts.env_steps if self.continued else 0
+        new_steps = counts.env_steps - earlier_steps
         return RunResult(
             graph=self.graph.name,
             run_dir=self.run_dir,
@@ -308,21 +351,24 @@ class Run:
             eval_return=finite(self.eval_return),
             best_return=finite(self.best_return),
             wall_s=round(wall_s, 3),
-            env_steps_per_s=round(counts.env_steps / training_s, 1) if training_s else 0.0,
+            env_steps_per_s=round(new_steps / training_s, 1) if training_s else 0.0,
             bottleneck=bottleneck_sentence(self.node_stats(), self.firing_s, self._remedy_of),
             digest=digest,
             seed=self.seed,
             why=why,
             repeat=repeat,
             **self._snapshot_facts(),
+            recoveries=self.recovery.count,
             setup_s=round(setup_s, 3),
             training_s=round(training_s, 3),
             shutdown_s=round(max(wall_s - setup_s - training_s, 0.0), 3),
             happened=(
+                *self.recovery.lines,
                 *(self.executor.irregularity_lines() if self.executor else ()),
                 *self._left_open,
             ),
             warnings=(
+                *self._hints,
                 *(self.hosts.warnings() if self.hosts else ()),
                 *(self.executor.warnings() if self.executor else ()),
                 *(self.snapshots.problems if self.snapshots else ()),
@@ -390,9 +436,66 @@ class Run:
         how = {"seed": self.seed, "placement": self.placement, "resolved": resolved}
         return {**environment(project), **how}
 
-    def _execute(self) -> Cut:
+    def _execute_and_recover(self, folder: RunFolder) -> Cut:
+        """Execute the graph; after the loss of a site go on from the newest snapshot, if that is possible."""
+        self._make_snapshots(folder)
         if self.rendezvous is not None:
-            self._wait_for_hosts(self.rendezvous)
+            self._join_hosts(self.rendezvous)
+            self._place_on_hosts()
+        beginning = self._mark()
+        while True:
+            try:
+                return self._execute(folder)
+            except SiteLost as loss:
+                if not self._can_recover_from(loss) or not self._go_back(folder, beginning, loss):
+                    raise
+
+    def _can_recover_from(self, loss: SiteLost) -> bool:
+        if isinstance(loss, SiteFailed) or self.is_stopping or self._training_began_s is None:
+            return False  # it would happen again, or nothing is lost
+        if not self.graph.snapshots.is_regular:
+            self._hints = (NO_SNAPSHOTS,)
+            return False
+        return self._recovers and self.snapshots is not None
+
+    def _go_back(self, folder: RunFolder, beginning: Mapping[str, Any], loss: SiteLost) -> bool:
+        """Bring the run back to its newest snapshot. Return whether it can go on from there."""
+        assert self.executor is not None
+        assert self.snapshots is not None
+        self.is_recovering = True
+        self._first_began_s = self._training_began_s
+        self.executor.close()
+        if not self.snapshots.end():
+            return False
+        self._newest, mark = None, beginning
+        if snapshot_folders(folder.absolute_path):
+            stored = read_newest_snapshot(folder.absolute_path)
+            self._newest, mark = stored.snapshot, stored.snapshot.mark
+        rounds = self._newest.rounds if self._newest else 0
+        wait_s = self.recovery.wait_before_next(rounds)
+        if wait_s is None:
+            return False
+        self.watcher.note(self, self.recovery.add(loss, rounds))
+        self._wait_unless_stopping(wait_s)
+        if self.hosts is not None:
+            self.hosts.end_sites()
+            self._place_on_hosts()
+        self._rewind(folder, mark)
+        folder.replace_in_tensorboard(self._newest.counts.env_steps if self._newest else 0)
+        self.is_recovering = False
+        return True
+
+    def _wait_unless_stopping(self, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        while time.monotonic() < deadline and not self.is_stopping:
+            time.sleep(POLL_S)
+
+    def _rewind(self, folder: RunFolder, mark: Mapping[str, Any]) -> None:
+        """Continue the run's files from a mark."""
+        folder.continue_after(mark["files"])
+        self._returns.last, self._returns.best = mark["returns"]
+
+    def _execute(self, folder: RunFolder) -> Cut:
         if list(self.layout.kinds) == [MAIN]:
             self.executor = SerialExecutor(
                 self.checked, self, self.seed, self.limits, self._set_making
@@ -405,30 +508,39 @@ class Run:
                 self,
                 self.layout,
                 self.seed,
-                self.limits,
+                self._limits_left(),
                 self.hosts,
                 lambda text: self.watcher.note(self, text),
             )
-        assert self.folder is not None
-        self._make_snapshots(self.folder, self.executor)
-        if self.continued is not None:
-            self.executor.continue_from(self.continued.snapshot)
+        self.executor.snapshots = self.snapshots
+        if self._newest is not None:
+            self.executor.continue_from(self._newest)
         if self.hash_tokens:
-            self.executor.hash_tokens(self.folder.open_token_file(self.graph))
+            self.executor.hash_tokens(folder.open_token_file(self.graph))
         if self.is_stopping:
             self.executor.stop("interrupt", "flowrl stop")
         return self.executor.run()
 
+    def _limits_left(self) -> Limits:
+        """The limits of the run. `time_s` counts what recoveries took, and what they took back."""
+        if self.limits.time_s is None or self._first_began_s is None:
+            return self.limits
+        return replace(self.limits, time_s=max(self.limits.time_s - self.training_s, 0.0))
+
     def _set_making(self, instance: str) -> None:
         self.making = instance
 
-    def _wait_for_hosts(self, rendezvous: Rendezvous) -> None:
-        """Wait for hosts, and decide which site is on which host."""
+    def _join_hosts(self, rendezvous: Rendezvous) -> None:
+        """Let hosts join the run."""
         from flowrl.cluster.joined_hosts import JoinedHosts  # imported late, as it loads ZeroMQ
 
-        assert self.folder is not None
         sent = graph_to_send(self.checked)
         self.hosts = JoinedHosts(rendezvous, sent, lambda text: self.watcher.note(self, text))
+
+    def _place_on_hosts(self) -> None:
+        """Wait for hosts, and decide which site is on which host."""
+        assert self.folder is not None
+        assert self.hosts is not None
         self.watcher.note(self, f"waiting for hosts: flowrl host --join {self.hosts.join_address}")
         self.layout = make_layout(self.graph, self._placed, self.hosts.wait(self._places))
         self.folder.write_json(
@@ -489,7 +601,7 @@ class Run:
             folder.write_json(SUMMARY_FILE, self.ended.as_dict())
             folder.end_tensorboard(success=interrupted)
             if not interrupted:
-                folder.write_text("error.txt", "".join(traceback.format_exception(error)))
+                folder.write_text(ERROR_FILE, "".join(traceback.format_exception(error)))
                 for name, text in attached_files(error).items():
                     folder.write_text(Path(name).name, text)
 

@@ -34,6 +34,7 @@ class ContinuedRun:
 
     folder: Path
     snapshot: Snapshot
+    state_digest: str
 
     @property
     def mark(self) -> Mapping[str, Any]:
@@ -82,7 +83,7 @@ class RunSnapshots:
     ) -> None:
         """`facts` are about the whole run; `warn` shows a line to the user."""
         self.schedule = schedule
-        self.newest: WrittenSnapshot | None = None
+        self.newest: WrittenSnapshot | None = None  # or the one from which the run continues
         self.problems: list[str] = []
         self._facts, self._mark, self._warn = facts, mark, warn
         self._writer = SnapshotWriter(run, keep)
@@ -105,14 +106,17 @@ class RunSnapshots:
         self.problems.append(f"no snapshot was saved: {problem}")
         self._warn(self.problems[-1])
 
-    def end(self) -> None:
-        """Wait until all snapshots are written."""
+    def end(self) -> bool:
+        """Wait until all snapshots are written, and return whether they are. More may be written afterwards."""
         if self._thread is None:
-            return
+            return True
         self._waiting.put(None)
         self._thread.join(END_S)
         if self._thread.is_alive():
             self.fail(f"{self._folder}: the disk did not take it within {END_S:g} s")
+            return False
+        self._thread = None
+        return True
 
     def _write_all(self) -> None:
         while (snapshot := self._waiting.get()) is not None:

@@ -58,6 +58,8 @@ def status_of(run: Run) -> RunStatus:
 def _phase(run: Run) -> str:
     if run.ended is not None:
         return run.ended.status
+    if run.is_recovering:
+        return "recovering"
     if run.executor is None or run.executor.began_s is None:
         return "starting"
     return "stopping" if run.is_stopping else "running"

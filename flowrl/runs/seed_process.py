@@ -101,6 +101,7 @@ def run_seed(config: dict[str, Any], reporter: SeedReporter, begun_s: float) -> 
             out=config["out"],
             placement=config["placement"],
             hash_tokens=config["hash_tokens"],
+            recovers=config["recovers"],
             watcher=reporter,
             begun_s=begun_s,
         )

@@ -74,6 +74,7 @@ class SeedRuns:
         placement: str = "serial",
         at_once: int | None = None,
         hash_tokens: bool = False,
+        recovers: bool = True,
         display: SeedDisplay | None = None,
         begun_s: float | None = None,
     ) -> None:
@@ -88,7 +89,7 @@ class SeedRuns:
         require_importable(self.graph)
         cores = max(len(make_layout(self.graph, placed).kinds), self.graph.most_torch_threads)
         self.at_once = min(at_once or max(usable_cores() // cores, 1), len(seeds))
-        self._hash_tokens = hash_tokens
+        self._hash_tokens, self._recovers = hash_tokens, recovers
         self._display = display or SeedDisplay()
         self.folder = create_seeds_folder(self.graph.name.replace("/", "_"), seeds, out)
         self.runs = [SeedRun(seed, self.folder / f"seed{seed}") for seed in seeds]
@@ -139,6 +140,7 @@ class SeedRuns:
             "out": str(run.folder),
             "placement": self.placement,
             "hash_tokens": self._hash_tokens,
+            "recovers": self._recovers,
             "command": sys.argv,
         }
 

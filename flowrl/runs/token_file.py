@@ -45,8 +45,11 @@ class TokenWriter:
     """Writes hashes, which must come in the order of the serial program."""
 
     def __init__(self, file: BinaryIO, graph: Graph) -> None:
+        """`file` is open for appending. An empty one gets its first value."""
         self._file = file
         self._pack = msgpack.Packer().pack
+        if file.tell():
+            return
         pairs = [list(pair) for pair in named_pairs(graph)]
         self._file.write(self._pack([FORMAT, graph.seed, pairs]))
 

@@ -49,7 +49,8 @@ class TokenHasher:
 
     def __init__(self, graph: Graph, sink: TokenHashSink) -> None:
         self._numbers, self._sink = pair_numbers(graph), sink
-        self._last_versions: dict[int, int] = {}  # the version hashed last, by replica pair
+        # By replica pair: the version that was hashed last, and the round.
+        self._last_read: dict[int, tuple[int, int]] = {}
 
     def hashed_push(
         self, instance: Instance, edge: Edge, pairs: list[ReplicaPair], push: Push
@@ -64,14 +65,15 @@ class TokenHasher:
         return hash_and_push
 
     def hashed_take(self, instance: Instance, edge: Edge, take: Take) -> Take:
-        """Wrap a take. A version that is read again is not hashed again."""
+        """Wrap a take. A version that is read several times in a round is hashed once."""
         number = self._numbers[edge.to, (0, 0, instance.ctx.replica)]
 
         def take_and_hash() -> Token:
             token = take()
             version = token[0].version
-            if self._last_versions.get(number) != version:
-                self._last_versions[number] = version
+            read = (version, instance.position[0])
+            if self._last_read.get(number) != read:
+                self._last_read[number] = read
                 digest = token_digest(*token)
                 self._sink(TokenHash(instance.position, number, version, digest))
             return token

@@ -47,6 +47,20 @@ def test_ps_lists_active_runs(flowrl: Flowrl, folder: Path) -> None:
     assert 20 < row["env_steps_per_s"] < 120
 
 
+def test_ps_names_the_command_that_continues_a_killed_run(flowrl: Flowrl, folder: Path) -> None:
+    with as_process(folder) as (running, entry):
+        wait_for_status(entry, lambda found: found.env_steps > 5)
+        assert flowrl("snapshot", "r")[0] == 0
+        running.kill()
+        running.wait()
+        command = f"  flowrl resume {folder / 'r'}\n"
+        assert flowrl("ps")[1] == f"no run is active\n\nkilled, and can be continued:\n{command}"
+        [row] = json.loads(flowrl("ps", "--json")[1])
+        assert (row["status"], row["run_dir"]) == ("killed", str(folder / "r"))
+    (folder / "r/summary.json").write_text("{}")  # it was continued, and has ended
+    assert flowrl("ps")[1] == "no run is active\n"
+
+
 def test_top_once_shows_nodes_and_edges(flowrl: Flowrl, folder: Path) -> None:
     with running_in_a_thread(pair(b={"each_s": 0.01}), folder / "r", "threads") as run:
         wait_for_status(run, lambda found: found.env_steps > 5)

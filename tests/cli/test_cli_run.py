@@ -5,9 +5,11 @@ import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flowrl.runs.run import Run
 from tests.cli.conftest import Called, one_line, process, write
 from tests.runs.test_run import SUMMARY
 
@@ -42,15 +44,18 @@ def test_quiet_prints_nothing(flowrl: Flowrl) -> None:
     assert flowrl("run", "g.yaml", "--train-iters", "4", "--quiet") == (0, "", "")
 
 
-def test_no_recover_says_that_every_run_ends_when_a_part_of_it_dies(flowrl: Flowrl) -> None:
-    words = ("run", "g.yaml", "--train-iters", "1", "--no-recover")
-    status, _, err = flowrl(*words, "--json")
-    assert (status, err) == (
-        0,
-        "note: --no-recover changes nothing yet: there is no recovery, so every run ends when a part of it dies\n",
-    )
-    assert flowrl(*words, "--quiet") == (0, "", "")
-    assert "as there is no recovery yet" in " ".join(flowrl("run", "--help")[1].split())
+def test_no_recover_reaches_the_run(flowrl: Flowrl, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    real = Run.__init__
+
+    def noting(run: Run, *args: Any, **options: Any) -> None:
+        given.append(options["recovers"])
+        real(run, *args, **options)
+
+    monkeypatch.setattr(Run, "__init__", noting)
+    for words in ((), ("--no-recover",)):
+        assert flowrl("run", "g.yaml", "--train-iters", "1", "--quiet", *words)[0] == 0
+    assert given == [True, False]
 
 
 def test_a_failed_run_prints_the_first_cause_and_exits_with_1(flowrl: Flowrl, folder: Path) -> None:

@@ -135,7 +135,7 @@ def test_waiting_ends_and_names_the_missing_hosts(hosts: JoinedHosts, guest: Gue
 
 def test_another_protocol_is_refused_with_the_reason(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a", protocol=99)
-    assert guest.receive() == JoinRefused("it speaks version 99 of the protocol, and the run 2")
+    assert guest.receive() == JoinRefused("it speaks version 99 of the protocol, and the run 3")
     with pytest.raises(HostError, match=r"host 'a' cannot take part: it speaks version 99"):
         hosts.wait(["a"])
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import threading
 import time
+from pathlib import Path
 from typing import Literal
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
 from flowrl.core.node import Node
 from flowrl.core.ports import In
+from flowrl.runs.snapshot_files import snapshot_folders
 
 How = Literal["raises", "exits", "leaves", "crashes", "hangs", "nothing"]
 
@@ -54,6 +57,31 @@ class FaultyNode(Node):
     def close(self) -> None:
         if self.config.when == "close":
             fault(self.config.how)
+
+
+class DyingNode(Node):
+    """Ends its process in a firing, until it has done so often enough."""
+
+    data = In("samples")
+
+    class Config(Config):
+        firing: int = param(2, "the firing in which it ends its process", ge=0)
+        times: int = param(1, "how often", ge=0)
+        folder: str = param("", "an existing folder, in which it counts how often it has done so")
+        run: str = param("", "the folder of a run, of which there must be a snapshot before")
+
+    def setup(self) -> None:
+        self.fired = 0
+
+    def fire(self, data: Batch) -> None:
+        self.fired += 1
+        if self.fired - 1 == self.config.firing:
+            done = len(os.listdir(self.config.folder))
+            if done < self.config.times:
+                Path(self.config.folder, str(done)).touch()
+                while self.config.run and not snapshot_folders(Path(self.config.run)):
+                    time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class SleepingNode(Node):

@@ -56,6 +56,10 @@ class SiteLost(FlowError):
     """A site ended without a reason, lost its connection, or did not respond in time."""
 
 
+class SiteFailed(SiteLost):
+    """A site raised an error that is not a node's. It would raise it again."""
+
+
 class RemoteHosts(Protocol):
     """The other machines of a run, which start some of its sites."""
 
@@ -335,6 +339,7 @@ def _as_error(site: str, failure: Failure) -> FlowError:
         error = restore_error(site, failure.error)
         assert isinstance(error, NodeError)
         return error
-    lost = SiteLost(f"site '{site}': {failure.text}")
+    kind = SiteFailed if isinstance(failure, SiteFailure) else SiteLost
+    lost = kind(f"site '{site}': {failure.text}")
     lost.__cause__ = RemoteTraceback(f"on site '{site}'\n{failure.traceback}")
     return lost

@@ -1,0 +1,146 @@
+"""A run that loses a process goes on from its newest snapshot by itself, and ends as if it had not lost it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flowrl
+from flowrl.checks.check import check
+from flowrl.core.errors import NodeError
+from flowrl.graph.loading import load_data
+from flowrl.graph.model import Limits
+from flowrl.runs.display import Watcher
+from flowrl.runs.recovery import WAITS_S, Recovery
+from flowrl.runs.run import Run
+from flowrl.runs.token_file import TOKEN_FILE
+from flowrl.runtime.sites.launched_sites import SiteLost
+from tests.sites.run_comparison import read_results
+from tests.toys.toy_runs import toy_graph
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
+ROUNDS = 30
+KILLED = "site 'process:x' has ended: its process was killed by SIGKILL"
+
+
+def dying_graph(
+    folder: Path, firing: int = 17, times: int = 1, every: int = 5, waits: bool = True
+) -> dict[str, Any]:
+    """Return a graph with a node that ends its process so often in this firing.
+
+    If it `waits`, the run in `folder/r` has a snapshot by then.
+    """
+    counted = folder / "counted"
+    counted.mkdir(parents=True)
+    nodes = {
+        "c": {"type": "Source", "replicas": 2},
+        "x": {
+            "type": "tests.sites.fault_nodes:DyingNode",
+            "firing": firing,
+            "times": times,
+            "folder": str(counted),
+            "run": str(folder / "r") if waits else "",
+        },
+        "l": "Learner",
+        "e": "Evaluator",
+    }
+    edges = ["c -> l, x", "l.weights -> c.weights", {"l.weights -> e": {"every": 5}}]
+    snapshots = {"every_rounds": every} if every else None
+    more = {"snapshots": snapshots} if snapshots else {}
+    return toy_graph(nodes, edges, **more, limits={"rounds": ROUNDS})
+
+
+class Notes(Watcher):
+    """Keeps what a run says about itself."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, run: Run, text: str) -> None:
+        self.texts.append(text)
+
+
+def start(graph: dict[str, Any], out: Path, placement: str, **options: Any) -> Run:
+    return Run(check(load_data(graph)), out=out, placement=placement, hash_tokens=True, **options)
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Return all that does not say how the run came to its end."""
+    found = read_results(folder)
+    told = ("recoveries", "happened", "resume", "snapshot_rounds")
+    return {
+        **{name: value for name, value in found.items() if name not in told},
+        "tokens": (folder / TOKEN_FILE).read_bytes(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("firing", "every", "whence"),
+    [(17, 5, "from its snapshot after"), pytest.param(3, 20, "anew", marks=pytest.mark.slow)],
+)
+def test_a_run_that_loses_a_process_ends_as_one_that_does_not(
+    firing: int, every: int, whence: str, tmp_path: Path
+) -> None:
+    graph = dying_graph(tmp_path, firing, every=every, waits=whence != "anew")
+    notes = Notes()
+    result = start(graph, tmp_path / "r", "x=process", watcher=notes).run()
+    assert (result.status, result.recoveries, result.resumed_after) == ("finished", 1, None)
+    [line] = result.happened
+    assert line.startswith(f"{KILLED}; the run went on {whence}")
+    assert notes.texts == [line]
+    whole = start(graph, tmp_path / "whole", "serial").run()  # it has died often enough
+    assert whole.recoveries == 0
+    assert result.state_digest == whole.state_digest != ""
+    assert results(tmp_path / "r") == results(tmp_path / "whole")
+
+
+def test_a_run_that_is_lost_again_and_again_after_the_same_snapshot_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowrl.runs.recovery.WAITS_S", (0.0,))
+    graph = dying_graph(tmp_path, times=10)
+    run = start(graph, tmp_path / "r", "x=process")
+    with pytest.raises(SiteLost, match=KILLED):
+        run.run()
+    summary = json.loads((tmp_path / "r/summary.json").read_text())
+    assert (summary["status"], summary["why"], summary["recoveries"]) == ("failed", KILLED, 1)
+    assert summary["resume"] == f"flowrl resume {tmp_path / 'r'}"
+    again = flowrl.resume(tmp_path / "r", quiet=True)  # in one thread there is no process to lose
+    assert again.status == "finished"
+
+
+def test_without_recovery_a_run_that_loses_a_process_fails(tmp_path: Path) -> None:
+    run = start(dying_graph(tmp_path), tmp_path / "r", "x=process", recovers=False)
+    with pytest.raises(SiteLost, match=KILLED):
+        run.run()
+
+
+def test_without_snapshots_a_run_fails_and_says_what_would_have_helped(tmp_path: Path) -> None:
+    run = start(dying_graph(tmp_path, every=0, waits=False), tmp_path / "r", "x=process")
+    with pytest.raises(SiteLost, match=KILLED):
+        run.run()
+    assert run.ended is not None
+    assert run.ended.warnings == (
+        "the run could not go on without the lost site, as it saves no snapshots; with "
+        "`snapshots: {every_s: 60}` in the graph it does",
+    )
+
+
+def test_an_error_of_a_node_ends_the_run(tmp_path: Path) -> None:
+    nodes = {"c": "Source", "f": {"type": "FailingNode", "firing": 9}}
+    graph = toy_graph(nodes, ["c -> f"], snapshots={"every_rounds": 2})
+    run = start(graph, tmp_path / "r", "threads", limits=Limits(rounds=ROUNDS))
+    with pytest.raises(NodeError, match="no more"):
+        run.run()
+    assert run.recovery.count == 0
+
+
+def test_it_waits_longer_each_time_until_there_is_a_newer_snapshot() -> None:
+    recovery = Recovery()
+    assert [recovery.wait_before_next(0) for _ in range(5)] == [*WAITS_S, None]
+    assert recovery.wait_before_next(10) == WAITS_S[0]
+    assert recovery.wait_before_next(10) == WAITS_S[1]
+    assert recovery.wait_before_next(11) == WAITS_S[0]
