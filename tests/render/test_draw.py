@@ -360,20 +360,27 @@ def test_a_picture_that_needs_all_the_room_has_its_details_below(tmp_path: Path)
 
 
 @pytest.mark.needs("chromium")
-def test_a_narrow_page_begins_with_the_first_nodes_in_letters_that_can_be_read(
+def test_a_narrow_page_begins_with_the_first_nodes_and_says_that_it_continues(
     tmp_path: Path,
 ) -> None:
     page = Path(draw(check(load_graph("cartpole_dqn")), None, tmp_path / "page.html"))
     measure = """<script>
       const at = (name) => document.querySelector(`[data-node=${name}]`).getBoundingClientRect();
       const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
-      document.title = [at("envs").left, at("collector").right, graph.clientWidth, scale].join(" ");
+      const places = [at("envs").left, at("collector").right, picture.clientWidth, scale];
+      const hintHeight = () => document.querySelector(".hint").getBoundingClientRect().height;
+      const before = hintHeight();
+      picture.scrollLeft = 10000;
+      hint();
+      document.title = [...places, before, hintHeight()].join(" ");
     </script>"""
     page.write_text(page.read_text() + measure)
     title = re.findall("<title>([-. 0-9]+)</title>", dom_of(page, 700))[0]
-    left, right, width, scale = map(float, title.split())
+    left, right, width, scale, hint_before, hint_at_the_end = map(float, title.split())
     assert 0 < left < right < width < 700
     assert scale * SMALL_SIZE >= 11
+    assert hint_before > 10
+    assert hint_at_the_end == 0
 
 
 @pytest.mark.needs("chromium")
@@ -382,7 +389,7 @@ def test_a_page_of_1100_pixels_shows_the_usual_graph_without_scrolling_sideways(
 ) -> None:
     page = Path(draw(check(load_graph("cartpole_dqn")), None, tmp_path / "page.html"))
     measure = """<script>
-      const widths = [graph, document.documentElement].map((e) => e.scrollWidth - e.clientWidth);
+      const widths = [picture, document.documentElement].map((e) => e.scrollWidth - e.clientWidth);
       document.title = widths.join(" ");
     </script>"""
     page.write_text(page.read_text() + measure)
