@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -12,8 +12,13 @@ from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.nodes.buffers.counters import summary_metrics
-from flowrl.nodes.buffers.demonstrations import check_demos, demo_bytes, required_columns
+from flowrl.nodes.buffers.demonstrations import demo_bytes, joined_with_demos, required_columns
 from flowrl.nodes.buffers.pacing import check_pacing
+from flowrl.nodes.buffers.prioritised_demonstrations import (
+    PrioritisedDemonstrations,
+    PrioritisedDemosConfig,
+    check_prioritised_demos,
+)
 from flowrl.nodes.buffers.replay_buffer import RowReplayBuffer
 from flowrl.nodes.buffers.row_windows import WindowFacts, window_metadata
 from flowrl.nodes.buffers.sampling.prioritised_ring import (
@@ -28,6 +33,7 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
     apply_priorities,
     priorities_port,
 )
+from flowrl.nodes.buffers.sampling.priority_samplers import importance_weights
 from flowrl.nodes.buffers.sampling.uniform import (
     concatenate_columns,
     shortage_error,
@@ -47,9 +53,10 @@ class AdvancedReplayBuffer(RowReplayBuffer):
     """
 
     ring: PrioritisedRing
+    _demos: PrioritisedDemonstrations
     priorities = priorities_port()
 
-    class Config(RowReplayBuffer.Config):
+    class Config(RowReplayBuffer.Config, PrioritisedDemosConfig):
         priority: Literal["proportional", "rank"] = param(
             "proportional", "draw in proportion to priorities, or to the inverse of their ranks"
         )
@@ -88,7 +95,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             )
         windows = WindowFacts.of(config, surroundings)
         check_transforms(config.transforms, schema)
-        check_demos(config, surroundings)
+        check_prioritised_demos(config, surroundings)
         row_bytes = ROW_METADATA_BYTES + windows.row_bytes
         plan = StoragePlan(config, schema, row_bytes)
         added = dict(BOOKKEEPING) if config.bookkeeping else {}
@@ -115,6 +122,10 @@ class AdvancedReplayBuffer(RowReplayBuffer):
     def _make_ring(self) -> PrioritisedRing:
         c, more = self.config, window_metadata(self._rule)
         return make_ring(c, self.ctx, partial(PrioritisedRing, c.priority, c.alpha, metadata=more))
+
+    def _make_demos(self) -> PrioritisedDemonstrations:
+        rule, c = self._demo_rule(), self.config
+        return PrioritisedDemonstrations(self.ctx, c, kind=c.priority, rule=rule)
 
     def fire(
         self, data: Batch | None, demos: Batch | None, priorities: PriorityTokens
@@ -143,7 +154,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
     def update(self, priorities: Array, row_id: Array | None = None) -> None:
         """Set the priorities of the oldest batch that awaits some, or of the rows with these numbers.
 
-        Rows that no longer exist are counted (`late_rows`). Demonstrations, whose number is -1, are skipped.
+        Rows that no longer exist are counted (`late_rows`). The numbers of demonstrations are negative.
         """
         numbers = self._pending.pop_oldest() if row_id is None else row_id
         priorities = self._pending.check_priorities(priorities, numbers.shape)
@@ -151,10 +162,11 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         if row_id is not None and len(numbers) and numbers.max() >= written:
             known = f"rows 0 to {written - 1} were written" if written else "no row was written"
             raise ValueError(f"{self.ctx.key}: row {numbers.max()} does not exist; {known}")
-        priorities = priorities + self.config.priority_least
         if self._demos.expected:
-            is_agent_row = numbers >= 0
-            numbers, priorities = numbers[is_agent_row], priorities[is_agent_row]
+            is_demo = numbers < 0
+            self.counters.late += self._demos.update(numbers[is_demo], priorities[is_demo])
+            numbers, priorities = numbers[~is_demo], priorities[~is_demo]
+        priorities = priorities + self.config.priority_least
         self.counters.late += self.ring.update(numbers, priorities)
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
@@ -162,7 +174,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         if self.config.max_staleness_iters is not None:
             oldest = self.ctx.clock.total.train_iters - self.config.max_staleness_iters
             self.ring.remove_older(oldest)
-        demo_rows = self._demos.rows_of_batches(batches, batch_size)
+        demo_rows = self._demos.rows_of_batches(batches, batch_size, self._demos.share(self.ring))
         if self.has_only_demos:
             demo_rows = [batch_size] * batches
         agent_rows = [batch_size - n for n in demo_rows]
@@ -171,25 +183,45 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         draws = [(batches, agent_rows[0])] if together else [(1, n) for n in agent_rows]
         columns = concatenate_columns([self._draw_columns(*draw) for draw in draws])
         if self._demos.expected:
-            defaults = dict.fromkeys(BOOKKEEPING, 0) | {"weight": 1, "row_id": -1}
-            columns = self._demos.join(columns, batch_size, demo_rows, self._sampler, **defaults)
+            columns = self._with_demos(columns, demo_rows, batch_size)
+        now = self.ctx.clock.total.train_iters
+        beta = linear_decay(self.config.beta, 1.0, self.config.beta_iters, now)
+        columns["weight"] = importance_weights(columns["weight"], beta, batch_size)
         self._pending.add(columns["row_id"].reshape(batches, -1))
         if not self.config.bookkeeping:
             del columns["row_id"]
         self.counters.sampled += batches * batch_size
         return split_batches(columns, batches, batch_size)
 
+    def _with_demos(
+        self, agent: dict[str, Array], demo_rows: Sequence[int], batch_size: int
+    ) -> dict[str, Array]:
+        """Draw demonstrations, and append them to the agent's rows of each batch."""
+        demos = self._demos
+        index, frequency = demos.draw(self._sampler.rng, demo_rows, self.config.replace)
+        agent["weight"], frequency = demos.common_frequencies(agent["weight"], frequency, self.ring)
+        none = {
+            name: np.zeros(len(index), a.dtype) for name, a in agent.items() if name in BOOKKEEPING
+        }
+        drawn = {"weight": frequency, "row_id": demos.numbers[index]}
+        if self.config.bookkeeping:
+            drawn["priority"] = demos.priority[index]
+        columns = {**none, **demos.take(index, agent), **drawn}
+        return joined_with_demos(agent, columns, batch_size, demo_rows)
+
     def _draw_columns(self, batches: int, rows: int) -> dict[str, Array]:
-        """Draw the agent's rows of some batches, with their weights, numbers and bookkeeping."""
+        """Draw the agent's rows of some batches, with their numbers and bookkeeping.
+
+        The column `weight` is how often a row is drawn, relative to uniform draws.
+        """
         c, ring, now = self.config, self.ring, self.ctx.clock.total.train_iters
         if self.has_only_demos:
             return {**self._no_rows(), **self._no_bookkeeping()}
         if ring.live < max(1, rows):
             raise shortage_error(self.ctx.key, rows, ring.live, expired=ring.removed)
-        beta = linear_decay(c.beta, 1.0, c.beta_iters, now)
-        places, weight = ring.draw(self._sampler.rng, batches, rows, c.replace, beta)
+        places, frequency = ring.draw(self._sampler.rng, batches, rows, c.replace)
         row_id = ring.numbers_of(places)
-        columns = {**self._transforms.take(places), "weight": weight, "row_id": row_id}
+        columns = {**self._transforms.take(places), "weight": frequency, "row_id": row_id}
         if c.bookkeeping:
             columns |= ring.bookkeeping(places, now)
         ring.count_use(places, c.max_use)
@@ -197,7 +229,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         return columns
 
     def _no_bookkeeping(self) -> dict[str, Array]:
-        added = {"weight": Column("float32"), "row_id": Column("int64")}
+        added = {"weight": Column("float64"), "row_id": Column("int64")}
         added |= BOOKKEEPING if self.config.bookkeeping else {}
         return {name: np.empty(0, column.dtype) for name, column in added.items()}
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.buffers.counters import summary_metrics
-from flowrl.nodes.buffers.demonstrations import check_demos, demo_bytes, required_columns
+from flowrl.nodes.buffers.demonstrations import (
+    Demonstrations,
+    DemosConfig,
+    check_demos,
+    demo_bytes,
+    joined_with_demos,
+    required_columns,
+)
 from flowrl.nodes.buffers.pacing import check_uniform_pacing
 from flowrl.nodes.buffers.replay_buffer import RowReplayBuffer
 from flowrl.nodes.buffers.row_windows import WindowFacts, window_metadata
@@ -35,7 +42,12 @@ class NaiveReplayBuffer(RowReplayBuffer):
 
     priorities = priorities_port(COUNTS_BATCHES)
 
-    class Config(RowReplayBuffer.Config):
+    class Config(RowReplayBuffer.Config, DemosConfig):
+        demo_draw: Literal["fixed", "binomial"] = param(
+            "fixed",
+            "fixed: every batch has the same number of demonstrations; binomial: each row is one with "
+            "probability `demo_share`",
+        )
         replace: bool = param(True, "a batch may contain a row twice (faster)")
 
     @classmethod
@@ -64,6 +76,9 @@ class NaiveReplayBuffer(RowReplayBuffer):
         metadata = {**ROW_METADATA, **window_metadata(self._rule)}
         return make_ring(self.config, self.ctx, partial(Ring, metadata=metadata))
 
+    def _make_demos(self) -> Demonstrations:
+        return Demonstrations(self.ctx, self.config, self._demo_rule())
+
     def fire(
         self, data: Batch | None, demos: Batch | None = None, priorities: PriorityTokens = None
     ) -> list[Batch]:
@@ -88,13 +103,17 @@ class NaiveReplayBuffer(RowReplayBuffer):
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         """Draw all batches in one gather. In each, demonstrations follow the agent's rows."""
-        demo_rows = self._demos.rows_of_batches(batches, batch_size)
+        demo_rows = self._demos.rows_of_batches(batches, batch_size, self.config.demo_share)
         if self.has_only_demos:
             demo_rows, columns = [batch_size] * batches, self._no_rows()
         else:
             columns = self._draw_columns([batch_size - n for n in demo_rows])
         if self._demos.expected:
-            columns = self._demos.join(columns, batch_size, demo_rows, self._sampler)
+            most = max(demo_rows)
+            self._demos.require(most, self._sampler.required(most))
+            index = self._sampler.draw(self._demos.count, demo_rows)
+            demos = self._demos.take(index, columns)
+            columns = joined_with_demos(columns, demos, batch_size, demo_rows)
         self.counters.sampled += batches * batch_size
         return split_batches(columns, batches, batch_size)
 

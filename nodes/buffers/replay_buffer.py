@@ -11,7 +11,7 @@ A kind of buffer defines `fire`, `push`, `draw`, `count` and `metrics`. Its `fir
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -134,17 +134,6 @@ class RowReplayBuffer(ReplayBuffer):
         policy: Any = nstep_policy()
         transforms: Any = parts("transform", "applied to rows when they are drawn")
         batch_size: int = param(64, "rows in each batch", ge=1)
-        demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
-        demo_size: int | None = param(
-            None,
-            "demonstrations that are kept, of which newer ones replace the oldest; null: all of a dataset",
-            ge=1,
-        )
-        demo_draw: Literal["fixed", "binomial"] = param(
-            "fixed",
-            "fixed: every batch has the same number of demonstrations; binomial: each row is one with "
-            "probability `demo_share`",
-        )
 
     def setup(self) -> None:
         c = self.config
@@ -154,9 +143,16 @@ class RowReplayBuffer(ReplayBuffer):
         self._transforms = TransformPipeline(
             c.transforms, self._windows, self.ctx.rng("transforms")
         )
-        demo_rule = nstep_rule(c.policy, self.ctx.inputs.get("demos"))
-        self._demos = Demonstrations(self.ctx, c.demo_share, c.demo_draw, c.demo_size, demo_rule)
+        self._demos = self._make_demos()
         self._last_places = np.empty(0, np.int64)  # of the newest draw
+
+    def _make_demos(self) -> Demonstrations:
+        """Make the store of demonstrations."""
+        raise NotImplementedError
+
+    def _demo_rule(self) -> NstepRule | None:
+        """By which rule the rewards of demonstrations are summed."""
+        return nstep_rule(self.config.policy, self.ctx.inputs.get("demos"))
 
     def push_demos(self, demos: Batch | Rows) -> None:
         """Store demonstrations. No window of rewards reaches from one call to the next."""

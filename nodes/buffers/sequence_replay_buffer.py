@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,17 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Column, Rows, Schema, as_batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.ports import In
 from flowrl.nodes.buffers.counters import summary_metrics
+from flowrl.nodes.buffers.demonstrations import demo_bytes, joined_with_demos, required_columns
 from flowrl.nodes.buffers.episodes.segments import recovered_columns
 from flowrl.nodes.buffers.episodes.sequences import SequenceCutter, sequence_priorities
 from flowrl.nodes.buffers.pacing import check_pacing
+from flowrl.nodes.buffers.prioritised_demonstrations import (
+    PrioritisedDemosConfig,
+    SequenceDemonstrations,
+    check_prioritised_demos,
+)
 from flowrl.nodes.buffers.replay_buffer import ReplayBuffer
 from flowrl.nodes.buffers.sampling.prioritised_ring import (
     ROW_METADATA_BYTES,
@@ -27,6 +34,7 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
     apply_priorities,
     priorities_port,
 )
+from flowrl.nodes.buffers.sampling.priority_samplers import importance_weights
 from flowrl.nodes.buffers.sampling.uniform import shortage_error, split_batches
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema
 from flowrl.nodes.origin import WEIGHTS_COLUMN, collected_at
@@ -46,9 +54,13 @@ class SequenceReplayBuffer(ReplayBuffer):
     sequences: the number of the first step and the length of each.
     """
 
+    data = In("samples", may_idle=True)
+    demos = In(
+        "samples", optional=True, about="kept separately from the agent's; without memory, it is 0"
+    )
     priorities = priorities_port()
 
-    class Config(ReplayBuffer.Config):
+    class Config(ReplayBuffer.Config, PrioritisedDemosConfig):
         batch_size: int = param(32, "sequences in each batch", ge=1)
         unroll_steps: int = param(20, "steps of a sequence, including the burn-in", ge=1)
         burn_in_steps: int = param(0, "first steps, which only update the memory", ge=0)
@@ -91,15 +103,20 @@ class SequenceReplayBuffer(ReplayBuffer):
                 f"name some of {', '.join(schema)}",
                 "memory_columns",
             )
+        check_prioritised_demos(config, surroundings)
         plan = StoragePlan(config, schema, SEQUENCE_BYTES)
+        columns, needs = _sequence_columns(schema, config), {"data": {"last": Column("bool")}}
+        if "demos" in surroundings.inputs:
+            columns["is_demo"] = Column("bool")
+            needs["demos"] = _demo_columns(schema, config)
         return Facts(
-            outs={"batches": _sequence_columns(schema, config)},
+            outs={"batches": columns},
             rows={"batches": config.batch_size},
             ordered={"batches": False},
-            needs_order=frozenset({"data"}),
+            needs_order=frozenset({"data", "demos"}),
             sequences={"batches": {name: getattr(config, name) for name in SEQUENCE_SETTINGS}},
-            needs={"data": {"last": Column("bool")}},
-            memory_bytes=plan.memory_bytes(SEQUENCE_BYTES),
+            needs=needs,
+            memory_bytes=plan.memory_bytes(SEQUENCE_BYTES) + demo_bytes(config, surroundings),
             checks_numbers=True,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )
@@ -110,14 +127,23 @@ class SequenceReplayBuffer(ReplayBuffer):
         self._sequences: PrioritisedRing | None = None  # with as many places as the ring of steps
         self._pending = PendingBatches(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last_places = np.empty(0, np.int64)  # of the newest draw
-        period = c.period_steps or c.unroll_steps - c.burn_in_steps
-        self._cutter = SequenceCutter(c.unroll_steps, period)
+        self._cutter = self._make_cutter()
+        self._demos = SequenceDemonstrations(self.ctx, c, self._make_cutter())
         if self.ring.row_count:
             self._add_sequences(*recovered_columns(self.ring))
 
-    def fire(self, data: Batch | None, priorities: PriorityTokens) -> list[Batch]:
+    def _make_cutter(self) -> SequenceCutter:
+        c = self.config
+        period = c.period_steps or c.unroll_steps - c.burn_in_steps
+        return SequenceCutter(c.unroll_steps, period)
+
+    def fire(
+        self, data: Batch | None, demos: Batch | None = None, priorities: PriorityTokens = None
+    ) -> list[Batch]:
         """Apply priorities, store steps, and draw the batches that are due."""
         self.pacer.count_learned(apply_priorities(priorities, self.update))
+        if demos is not None:
+            self.push_demos(demos)
         if data is not None:
             self.pacer.check_insert(self.push(data))
         return self.draw_due()
@@ -135,6 +161,15 @@ class SequenceReplayBuffer(ReplayBuffer):
         self.counters.pushed += added
         return added
 
+    def push_demos(self, demos: Batch | Rows) -> None:
+        """Store demonstrated steps, and the sequences that they complete."""
+        self._demos.push(as_batch(f"{self.ctx.key}.push_demos", demos))
+
+    @property
+    def has_only_demos(self) -> bool:
+        """Whether no step of the agent has arrived yet. Then batches consist of demonstrations."""
+        return self._demos.expected and not self.ring.written
+
     def update(self, priorities: Array) -> None:
         """Set the priorities of the oldest batch that awaits some: of sequences (W,), or of steps (W, T)."""
         numbers, valid = self._pending.pop_oldest()
@@ -145,24 +180,77 @@ class SequenceReplayBuffer(ReplayBuffer):
         if of_steps:
             learned = valid & (np.arange(valid.shape[1]) >= self.config.burn_in_steps)
             checked = sequence_priorities(checked, learned, self.config.eta)
-        late = self.sequences.update(numbers, checked + self.config.priority_least)
-        self.counters.late += late
+        if self._demos.expected:
+            is_demo = numbers < 0
+            self.counters.late += self._demos.update(numbers[is_demo], checked[is_demo])
+            numbers, checked = numbers[~is_demo], checked[~is_demo]
+        self.counters.late += self.sequences.update(numbers, checked + self.config.priority_least)
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
-        """Draw all batches in one gather."""
-        if self.count < self._sampler.required(batch_size):
-            raise shortage_error(self.ctx.key, batch_size, self.count, "sequences")
-        c, sequences, now = self.config, self.sequences, self.ctx.clock.total.train_iters
+        """Draw all batches in one gather. In each, demonstrations follow the agent's sequences."""
+        c, now = self.config, self.ctx.clock.total.train_iters
+        agent = None if self.has_only_demos else self.sequences
+        demo_rows = self._demos.rows_of_batches(batches, batch_size, self._demos.share(agent))
+        if agent is None:
+            demo_rows = [batch_size] * batches
+            columns, numbers = self._no_sequences(), np.empty(0, np.int64)
+        else:
+            columns, numbers = self._draw_agent(agent, [batch_size - n for n in demo_rows])
+        if self._demos.expected:
+            columns, numbers = self._with_demos(agent, columns, numbers, demo_rows, batch_size)
         beta = linear_decay(c.beta, 1.0, c.beta_iters, now)
-        places, weight = sequences.draw(self._sampler.rng, batches, batch_size, c.replace, beta)
+        columns["weight"] = importance_weights(columns["weight"], beta, batch_size)
+        valid = np.split(columns["valid"], batches)
+        self._pending.add([*zip(np.split(numbers, batches), valid, strict=True)])
+        self.counters.sampled += batches * batch_size
+        return split_batches(columns, batches, batch_size)
+
+    def _draw_agent(
+        self, sequences: PrioritisedRing, rows: Sequence[int]
+    ) -> tuple[dict[str, Array], Array]:
+        """Draw `rows[k]` of the agent's sequences for batch k; return their columns and numbers.
+
+        The column `weight` is how often a sequence is drawn, relative to uniform draws.
+        """
+        if self.count < max(1, self._sampler.required(max(rows))):
+            raise shortage_error(self.ctx.key, max(rows), self.count, "sequences")
+        draws = [(len(rows), rows[0])] if len(set(rows)) == 1 else [(1, n) for n in rows]
+        rng, replace = self._sampler.rng, self.config.replace
+        drawn = [sequences.draw(rng, batches, n, replace) for batches, n in draws]
+        places, frequency = (np.concatenate(part) for part in zip(*drawn, strict=True))
         bounds = sequences.take(places)
         columns, valid = self._gather(bounds["first"], bounds["length"])
         sequences.count_use(places, None)
-        numbers = sequences.numbers_of(places)
-        self._pending.add([*zip(np.split(numbers, batches), np.split(valid, batches), strict=True)])
         self._last_places = places
-        self.counters.sampled += batches * batch_size
-        return split_batches({**columns, "valid": valid, "weight": weight}, batches, batch_size)
+        return {**columns, "valid": valid, "weight": frequency}, sequences.numbers_of(places)
+
+    def _with_demos(
+        self,
+        sequences: PrioritisedRing | None,
+        agent: dict[str, Array],
+        numbers: Array,
+        demo_rows: Sequence[int],
+        batch_size: int,
+    ) -> tuple[dict[str, Array], Array]:
+        """Draw demonstrations, and append them to the agent's sequences of each batch."""
+        demos = self._demos
+        index, frequency = demos.draw(self._sampler.rng, demo_rows, self.config.replace)
+        agent["weight"], frequency = demos.common_frequencies(agent["weight"], frequency, sequences)
+        drawn = {"weight": frequency, "row_id": demos.numbers[index]}
+        joined = joined_with_demos(
+            {**agent, "row_id": numbers},
+            {**demos.take(index, agent), **drawn},
+            batch_size,
+            demo_rows,
+        )
+        return joined, joined.pop("row_id")
+
+    def _no_sequences(self) -> dict[str, Array]:
+        """The columns of the agent's sequences, without any."""
+        schema: Schema = self.ctx.inputs.get("data") or {}
+        known = _sequence_columns(schema or self._demos.schema, self.config)
+        empty = {n: np.empty((0, *c.shape), c.dtype) for n, c in known.items()}
+        return {**empty, "weight": np.empty(0)}
 
     @property
     def count(self) -> int:
@@ -225,6 +313,7 @@ class SequenceReplayBuffer(ReplayBuffer):
         return {
             **super().state_dict(),
             "cutter": self._cutter.state_dict(),
+            "demos": self._demos.state_dict(),
             "sequences": None if sequences is None else sequences.state_dict(),
             "pending": [list(pair) for pair in self._pending.state_dict()],
             "last_places": self._last_places,
@@ -233,11 +322,18 @@ class SequenceReplayBuffer(ReplayBuffer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._cutter.load_state_dict(state["cutter"])
+        self._demos.load_state_dict(state["demos"])
         self._sequences = None
         if state["sequences"] is not None:
             self.sequences.load_state_dict(state["sequences"])
         self._pending.load_state_dict(state["pending"])
         self._last_places = np.array(state["last_places"])
+
+
+def _demo_columns(schema: Schema, config: Any) -> dict[str, Column]:
+    """Return the columns that demonstrations must have: all but the origin columns and the memory."""
+    required = required_columns(schema)
+    return {name: c for name, c in required.items() if name not in config.memory_columns}
 
 
 def _sequence_columns(schema: Schema, config: Any) -> dict[str, Column]:

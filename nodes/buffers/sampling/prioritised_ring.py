@@ -11,7 +11,6 @@ from flowrl.core.batch import Array, Column, Schema
 from flowrl.nodes.buffers.sampling.priority_samplers import (
     ProportionalSampler,
     RankSampler,
-    importance_weights,
 )
 from flowrl.nodes.buffers.storage.ring import Ring
 
@@ -89,15 +88,17 @@ class PrioritisedRing(Ring):
             self.live -= len(withheld)
 
     def draw(
-        self, rng: np.random.Generator, batches: int, rows: int, replace: bool, beta: float
+        self, rng: np.random.Generator, batches: int, rows: int, replace: bool
     ) -> tuple[Array, Array]:
-        """Draw `rows` live rows for each batch; return their places and importance weights (batches * rows,)."""
+        """Draw `rows` live rows for each batch; return their places, and how often each is drawn, relative to
+        uniform draws (batches * rows,).
+        """
         if replace:
             places, probability = self.sampler.draw(rng, batches, rows)
         else:
             drawn = [self.sampler.draw_distinct(rng, rows) for _ in range(batches)]
             places, probability = (np.concatenate(part) for part in zip(*drawn, strict=True))
-        return places, importance_weights(probability, self.live, beta, rows)
+        return places, probability * self.live
 
     def update(self, numbers: Array, priorities: Array) -> int:
         """Set the priorities of rows by their numbers; return how many of these rows no longer exist."""

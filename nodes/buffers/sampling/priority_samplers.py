@@ -21,6 +21,11 @@ class ProportionalSampler:
         self.size, self.alpha = size, alpha
         self.tree = SumTree(size)
 
+    @property
+    def total_weight(self) -> float:
+        """The sum of p_k^alpha."""
+        return self.tree.total
+
     def fill(self, places: slice, priority: float) -> None:
         """Add rows at these places, all with one priority."""
         self.tree.fill(places.start, places.stop, priority**self.alpha)
@@ -87,6 +92,12 @@ class RankSampler:
         self._rank = np.full(size, -1)  # of each place, from 0; -1 without a row
         self._changed = np.zeros(size, bool)  # places whose rank is out of date
         self._removed = np.zeros(size, bool)  # changed places that lost their row
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of (1 / rank)^alpha."""
+        order = self._current_order()
+        return float(self._cumulative[len(order) - 1]) if len(order) else 0.0
 
     def fill(self, places: slice, priority: float) -> None:
         """Add rows at these places, all with one priority."""
@@ -169,10 +180,11 @@ class RankSampler:
         return self._order
 
 
-def importance_weights(probability: Array, held: int, beta: float, rows: int) -> Array:
-    """w_i = (N P(i))^-beta / max_j w_j, with the maximum over each batch of `rows` (section 3.4), (n,) float32."""
-    if not rows:
-        return np.empty(0, np.float32)
-    weights: Array = ((probability * held) ** -beta).reshape(-1, rows)
+def importance_weights(frequency: Array, beta: float, rows: int) -> Array:
+    """w_i = (N P(i))^-beta / max_j w_j, with the maximum over each batch of `rows` (section 3.4), (n,) float32.
+
+    `frequency` is N P(i): how often a row is drawn, relative to uniform draws.
+    """
+    weights: Array = (frequency**-beta).reshape(-1, rows)
     weights /= weights.max(1, keepdims=True)
     return weights.reshape(-1).astype(np.float32)

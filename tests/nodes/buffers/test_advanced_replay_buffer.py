@@ -293,12 +293,12 @@ def test_a_priority_does_not_restore_a_removed_row() -> None:
 # demonstrations, bookkeeping, metrics
 
 
-def test_demonstrations_are_the_last_rows_with_weight_1_and_row_id_minus_1() -> None:
+def test_demonstrations_are_the_last_rows_and_their_numbers_are_negative() -> None:
     node = buffer(("demos", "priorities"), batch_size=8, demo_share=0.25, bookkeeping=True)
     (batch,) = node.fire(rows(*range(10)), rows(-1, -2), priority_tokens([]))
     assert batch["is_demo"].tolist() == [False] * 6 + [True] * 2
     assert batch["weight"][6:].tolist() == [1.0, 1.0]
-    assert batch["row_id"][6:].tolist() == [-1, -1]
+    assert batch["row_id"][6:].tolist() == batch["reward"][6:].tolist()
     assert set(batch["reward"][6:]) <= {-1, -2}
     node.fire(rows(10), rows(), priority_tokens([3.0] * 8))
     assert node.counters.late == 0

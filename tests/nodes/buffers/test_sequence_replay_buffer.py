@@ -104,12 +104,12 @@ def test_priorities_of_steps_are_combined_to_priorities_of_sequences() -> None:
         batch_size=2, unroll_steps=3, burn_in_steps=1, period_steps=3, replace=False
     )
     nothing = [Batch({"priority": np.empty(0, np.float32)})]
-    (batch,) = node.fire(steps(0, 3, 2), nothing)
+    (batch,) = node.fire(steps(0, 3, 2), None, nothing)
     row_of = {int(row[0]): k for k, row in enumerate(batch["obs"])}
     priorities = np.empty((2, 3), np.float32)
     priorities[row_of[0]] = [99, 1, 3]  # the burn-in does not count
     priorities[row_of[3]] = [99, 5, 99]  # nor do invalid steps
-    node.fire(steps(10, 1), [Batch({"priority": priorities})])
+    node.fire(steps(10, 1), None, [Batch({"priority": priorities})])
     stored = node.sequences.metadata["priority"]
     assert stored[:2] == pytest.approx([0.9 * 3 + 0.1 * 2, 5.0], abs=1e-4)
 

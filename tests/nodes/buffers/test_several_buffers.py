@@ -56,15 +56,6 @@ def test_a_loaded_buffer_draws_the_same_numbers_of_demonstrations(
     assert all(np.array_equal(a[name], b[name]) for name in a)
 
 
-def test_priorities_of_demonstrations_are_skipped() -> None:
-    node = with_demos(AdvancedReplayBuffer, bookkeeping=True)
-    batch = node.sample()
-    node.update(np.where(batch["is_demo"], 77.0, 5.0))
-    priorities = node.ring.metadata["priority"]
-    assert set(priorities[batch["row_id"][~batch["is_demo"]]].round(3).tolist()) == {5.0}
-    assert priorities.max() < 6
-
-
 def test_a_row_splitter_splits_tokens_and_refuses_unequal_parts() -> None:
     token = rows(*range(10))
     assert [b["obs"].tolist() for b in RowSplitter(first=2, count=6, parts=3).fire(token)] == [
