@@ -130,6 +130,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.rewards.constant import Constant as Constant
     from flowrl.nodes.rewards.gail import Gail as Gail
     from flowrl.nodes.rewards.icm import Icm as Icm
+    from flowrl.nodes.rewards.pwil import Pwil as Pwil
     from flowrl.nodes.rewards.red import Red as Red
     from flowrl.nodes.rewards.rnd import Rnd as Rnd
     from flowrl.nodes.rewards.shaping import Shaping as Shaping

@@ -16,8 +16,8 @@ A subclass of `LearnedRewardModel` is a whole reward model in one file:
         def train(self, b): …                       # one gradient step on a minibatch; returns metrics
 
 With an input `expert`, a subclass of `ImitationModel` finds the expert's steps in `b.expert`. A model without networks
-is a subclass of `RewardModel`. From these declarations follow the node's columns, refusals, metrics and state.
-`docs/edits.md` builds a reward model from nothing.
+is a subclass of `RewardModel`, or of `ExpertRewardModel`. From these declarations follow the node's columns,
+refusals, metrics and state. `docs/rewards.md` builds a reward model from nothing.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class RewardModel(Node):
 
     reads: ClassVar[tuple[str, ...]] = ()  # the columns of `b` in `bonus`
     may_end_run = False
-    unsaved = ("steps",)
+    unsaved: ClassVar[tuple[str, ...]] = ("steps",)
 
     class Config(BaseConfig):
         weight: Scheduled = scheduled(1.0, "factor of the bonus")
@@ -436,18 +436,17 @@ class LearnedRewardModel(RewardModel):
                 observe_inputs(network, {name: getattr(b, name) for name in network.inputs})
 
 
-class ImitationModel(LearnedRewardModel):
-    """A reward model that learns from an expert: from demonstrations, or from the rows of a collector."""
+class ExpertRewardModel(RewardModel):
+    """A reward model with an input for an expert: demonstrations, or the rows of a collector."""
 
     expert = In(
         "samples", optional=True, about="the expert's rows: demonstrations, or those of a collector"
     )
 
-    class Config(LearnedRewardModel.Config):
+    class Config(RewardModel.Config):
         reward_weight: Scheduled = scheduled(
             0.0, "factor of the reward that arrives; 0: the bonus replaces it"
         )
-        normalise_bonus: bool = param(False, "divide the bonus by its running standard deviation")
         expert_rows: int = param(100_000, "the newest so many steps of the expert are kept", ge=1)
 
     @classmethod
@@ -481,12 +480,26 @@ class ImitationModel(LearnedRewardModel):
         """Add steps of the expert."""
         if self.steps is None:
             self._build(expert.schema)
+        self.expert_steps.add(self.expert_arrays(expert))
+
+    def expert_arrays(self, expert: Batch) -> dict[str, Array]:
+        """The columns that are kept of the expert, one row for each step."""
         assert self.steps is not None
         needed = self.expert_columns(self.steps).items()
-        columns = {n: expert[n].reshape(-1, *c.shape) for n, c in needed}
-        self.expert_steps.add(columns)
+        return {n: expert[n].reshape(-1, *c.shape) for n, c in needed}
+
+
+class ImitationModel(ExpertRewardModel, LearnedRewardModel):
+    """A reward model with networks that learns from an expert."""
+
+    class Config(ExpertRewardModel.Config, LearnedRewardModel.Config):
+        normalise_bonus: bool = param(False, "divide the bonus by its running standard deviation")
+
+    def keep_expert(self, expert: Batch) -> None:
+        """Add steps of the expert."""
+        super().keep_expert(expert)
         if self.obs_moments is not None and len(expert):
-            self.obs_moments.update(columns)
+            self.obs_moments.update(self.expert_arrays(expert))
 
     def learn(self, arrays: Mapping[str, Array]) -> None:
         if len(self.expert_steps):  # not before the expert's rows have arrived, as in a warm-up

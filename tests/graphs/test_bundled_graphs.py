@@ -134,6 +134,7 @@ EDITS = {  # graph: the graph that it extends
     "cartpole_dqn_gail": "cartpole_dqn",
     "cartpole_ppo_airl": "cartpole_ppo",
     "cartpole_ppo_gail": "cartpole_ppo",
+    "cartpole_ppo_pwil": "cartpole_ppo",
     "cartpole_ppo_red": "cartpole_ppo",
     "cartpole_sqil": "cartpole_dqn",
     "cartpole_dagger": "cartpole_dqn",

@@ -27,7 +27,7 @@ SEED = 4
 
 DQN = {"evaluator.episodes": 2, "evaluator.weights.every": 12}
 VALUE_BASED = ("acer", "c51", "discrete_sac", "fqf", "iqn", "mdqn", "qrdqn", "rainbow", "sql")
-IMITATING = ("airl", "gail", "red")
+IMITATING = ("airl", "gail", "pwil", "red")
 ON_POLICY = (
     "ppo",
     *(f"ppo_{name}" for name in IMITATING),
@@ -59,6 +59,8 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "hiddencartpole_ppo": {**PPO, "collector.n_sample": 128},
     "hiddencartpole_impala": {**PPO, "collector.n_sample": 320},
     "hiddencartpole_r2d2": DQN,
+    "hiddencartpole_r2d3": DQN,
+    "mountaincar_dqfd": {**DQN, "evaluator.episodes": 1},
     "cartpole_a2c": PPO,
     "cartpole_impala": {**PPO, "collector.n_sample": 128},
     "cartpole_ppg": {**PPO, "collector.n_sample": 128, "policy.auxiliary_every_iters": 2},
@@ -91,6 +93,7 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     **{f"lunarlander_{name}": -2000 for name in ("dqn", "ppo", "rainbow", "sac", "td3")},
     "minigrid_ppo": 0,
     "minigriddict_ppo": 0,
+    "mountaincar_dqfd": -200,
     "mountaincar_dqn": -200,
     "mountaincar_dqn_icm": -200,
     "pendulum_ppo": -1800,

@@ -17,7 +17,7 @@ from flowrl.nodes.catalogue import types_in_folder
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.observations import NestedColumns, ObsColumns, columns_under
 from flowrl.nodes.policies.ppo import Ppo
-from flowrl.nodes.reward_model import ImitationModel, LearnedRewardModel, RewardModel
+from flowrl.nodes.reward_model import ExpertRewardModel, LearnedRewardModel, RewardModel
 from flowrl.nodes.rewards.airl import Airl
 
 OBS = Column("float32", (3,))
@@ -37,7 +37,7 @@ def reward_models() -> Iterator[tuple[str, type[RewardModel]]]:
 
 REWARD_MODELS = dict(reward_models())
 LEARNED = [n for n, cls in REWARD_MODELS.items() if issubclass(cls, LearnedRewardModel)]
-IMITATING = [n for n, cls in REWARD_MODELS.items() if issubclass(cls, ImitationModel)]
+IMITATING = [n for n, cls in REWARD_MODELS.items() if issubclass(cls, ExpertRewardModel)]
 POLICY = PartSpec("ppo", Ppo, Ppo.Config())
 SETTINGS: dict[str, dict[str, Any]] = {
     "airl": {"policy": POLICY},
@@ -106,7 +106,7 @@ def rows(schema: Schema | None = None, seed: int = 0, n: int = ROWS, **columns: 
 def fire(node: Any, batch: Batch, expert: Batch | None = None) -> Batch:
     """Fire a reward model, with the expert's rows if it has that input."""
     inputs: list[Any] = [batch]
-    if isinstance(node, ImitationModel):
+    if isinstance(node, ExpertRewardModel):
         inputs.append(expert)
     if isinstance(node, Airl):
         inputs.append(State(node.learning.learn_mode(0).weights()))

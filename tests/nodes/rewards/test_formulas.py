@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -290,3 +292,75 @@ def test_a_wrong_function_of_the_users_is_named() -> None:
 def test_a_constant_replaces_the_reward() -> None:
     assert set(fire(make("constant", weight=0.0), rows())["reward"]) == {0.0}
     assert set(fire(make("constant"), rows())["reward"]) == {1.0}
+
+
+def pwil_rewards(agent: Array, expert: Array, horizon: int) -> list[float]:
+    """The rewards of one episode by algorithm 1 of Dadashi et al. (2021), with fractions of weights."""
+    std = expert.std(0)
+    pool = [[Fraction(1, len(expert)), atom / std] for atom in expert]
+    rewards = []
+    for step in agent:
+        weight, cost = Fraction(1, horizon), 0.0
+        while weight > 0:
+            nearest = min(pool, key=lambda one: float(np.linalg.norm(one[1] - step / std)))
+            distance = float(np.linalg.norm(nearest[1] - step / std))
+            taken = min(weight, nearest[0])
+            cost += float(taken) * distance
+            weight -= taken
+            nearest[0] -= taken
+            pool = [one for one in pool if one[0] > 0]
+        size = math.sqrt(agent.shape[1])
+        rewards.append(5 * math.exp(-5 * horizon / size * cost))
+    return rewards
+
+
+@pytest.mark.parametrize("horizon", [6, 10, 40])
+def test_pwil_couples_an_episode_greedily_with_the_expert(horizon: int) -> None:
+    schema = schema_of(action=REAL)
+    node, expert = make("pwil", schema, horizon_steps=horizon), rows(schema, 9, n=12)
+    agent = rows(schema, 3, n=2 * horizon)
+    for _ in range(2):  # a token without origin columns begins anew
+        found = fire(node, agent, expert if node.tokens == 0 else None)["reward"]
+    ends = [0, *(np.flatnonzero(agent["last"]) + 1), 2 * horizon]
+    points = [np.concatenate([b["action"], b["obs"]], 1).astype(float) for b in (agent, expert)]
+    expected: list[float] = []
+    for first, end in itertools.pairwise(ends):
+        for begin in range(first, end, horizon):  # after a full episode, all weights are spent
+            episode = points[0][begin : min(end, begin + horizon)]
+            expected += pwil_rewards(episode, points[1], horizon)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_pwil_follows_the_episodes_of_several_envs_from_token_to_token() -> None:
+    def token(first: int, envs: int) -> Batch:
+        """Two steps of each env, env by env, from the step `first` on."""
+        parts = []
+        for env in range(envs):
+            part = rows(schema, 3 + env, n=8).take(slice(first, first + 2))
+            step = first + np.arange(2)
+            origin = {"collector": 0, "env": env, "weights": 0}
+            numbers = {f"origin/{k}": np.full(2, v) for k, v in origin.items()}
+            parts.append(part.replace(**numbers, **{"origin/step": step}))
+        found = Batch.concat(parts)
+        done = (found["origin/env"] == 1) & (found["origin/step"] == 3)  # one env ends early
+        return found.replace(terminated=done, last=np.array([False, True] * envs))
+
+    schema = schema_of(action=REAL)
+    node, expert = make("pwil", schema, horizon_steps=8), rows(schema, 9, n=12)
+    fire(node, rows(schema, n=0), expert)
+    tokens = [fire(node, token(first, 3)) for first in (0, 2, 4, 6)]
+    for env, splits in enumerate([(0, 8), (0, 4, 8), (0, 8)]):
+        found = np.concatenate([t["reward"][t["origin/env"] == env] for t in tokens])
+        agent, wanted = rows(schema, 3 + env, n=8), []
+        points = [np.concatenate([b["action"], b["obs"]], 1).astype(float) for b in (agent, expert)]
+        for begin, end in itertools.pairwise(splits):
+            wanted += pwil_rewards(points[0][begin:end], points[1], 8)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_the_reward_of_pwil_is_largest_for_the_experts_own_episode() -> None:
+    schema = schema_of()
+    expert = rows(schema, 9, n=10)
+    node = make("pwil", schema, horizon_steps=10)
+    assert fire(node, expert, expert)["reward"] == pytest.approx(5.0)
+    assert fire(node, rows(schema, 1, n=10))["reward"].max() < 4
