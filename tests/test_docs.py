@@ -74,7 +74,8 @@ def shown_graph(page: str, block: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     if "crazyclimber" in block:
         pytest.importorskip("ale_py")
-    for file in (ROOT / "graphs/cartpole_demos.npz", *(ROOT / "examples/my_goals").iterdir()):
+    datasets = (ROOT / "graphs").glob("*_demos.npz")
+    for file in (*datasets, *(ROOT / "examples/my_goals").iterdir()):
         if file.is_file():
             shutil.copy(file, tmp_path)
     (tmp_path / "my_nodes.py").write_text(MY_NODES, encoding="utf-8")
