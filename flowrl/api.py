@@ -23,6 +23,7 @@ from flowrl.graph.tree import data_tree, read_tree
 from flowrl.graph.yaml_text import SourceLocation, YamlValue, flow_text, item_of
 from flowrl.machine.forked_call import can_fork
 from flowrl.runs.display import Watcher, Watchers, print_warnings, watcher_for
+from flowrl.runs.fork import forked_run
 from flowrl.runs.result import RunResult
 from flowrl.runs.resume import resumed_run
 from flowrl.runs.run import Run
@@ -238,6 +239,7 @@ def resume(
     *,
     placement: str = "serial",
     rendezvous: Rendezvous | None = None,
+    set: Mapping[str, Any] | None = None,
     steps: float | None = None,
     train_iters: float | None = None,
     time: str | float | None = None,
@@ -248,12 +250,13 @@ def resume(
     """Continue a run in its folder from its newest snapshot, as `flowrl resume` does.
 
     `run` is a run's folder or its name in `runs`, or `last` for the newest run. The placement may be another one. The
-    limits are those of the run, except where others are given.
+    limits are those of the run, except where others are given. `set` changes values that leave its bits as they are.
     """
     begun_s = perf_counter()
     given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
-    continued, _ = resumed_run(
+    continued, _, _ = resumed_run(
         existing_run_path(str(run)),
+        settings=_override_texts(set),
         placement=placement,
         limits=Limits(**given, time_s=_seconds(time)),
         rendezvous=rendezvous,
@@ -262,6 +265,47 @@ def resume(
         begun_s=begun_s,
     )
     return continued.run()
+
+
+def fork(
+    run: str | Path,
+    *,
+    at: int | None = None,
+    set: Mapping[str, Any] | None = None,
+    seed: int | None = None,
+    same_random: bool = False,
+    placement: str = "serial",
+    rendezvous: Rendezvous | None = None,
+    steps: float | None = None,
+    train_iters: float | None = None,
+    time: str | float | None = None,
+    out: str | Path | None = None,
+    quiet: bool = False,
+    watcher: Watcher | None = None,
+    recover: bool = True,
+) -> RunResult:
+    """Run from a snapshot of another run, in a folder of its own and with changed settings, as `flowrl fork` does.
+
+    `at` is the number of rounds after which the snapshot was saved; by default it is the newest. The random numbers are
+    other ones than those of `run`, and follow from `seed`; without one, from the snapshot and the settings.
+    """
+    begun_s = perf_counter()
+    given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
+    forked, _, _ = forked_run(
+        existing_run_path(str(run)),
+        after_rounds=_count("at", at),
+        settings=_override_texts(set),
+        seed=_seed(seed),
+        same_random=same_random,
+        limits=Limits(**given, time_s=_seconds(time)),
+        out=out,
+        placement=placement,
+        rendezvous=rendezvous,
+        watcher=Watchers(watcher_for(quiet), *([watcher] if watcher else [])),
+        recovers=recover,
+        begun_s=begun_s,
+    )
+    return forked.run()
 
 
 def policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy:

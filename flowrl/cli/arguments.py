@@ -20,6 +20,11 @@ def add_graph(parser: ArgumentParser) -> None:
     parser.add_argument(
         "graph", metavar="GRAPH", help="a graph file, or the name of a bundled graph"
     )
+    add_set(parser)
+
+
+def add_set(parser: ArgumentParser) -> None:
+    """Add --set, which `settings` reads."""
     parser.add_argument(
         "--set",
         action="append",
@@ -33,15 +38,15 @@ def add_graph(parser: ArgumentParser) -> None:
 def read_graph(arguments: Namespace, envs: EnvUse = "make") -> CheckedGraph:
     """Load and check the graph. `envs` says whether envs are made to describe their spaces."""
     with stdout_to_stderr():
-        return check(load_graph(arguments.graph, _settings(arguments)), envs, can_fork())
+        return check(load_graph(arguments.graph, settings(arguments)), envs, can_fork())
 
 
 def load_written_graph(arguments: Namespace) -> Graph:
     """Load the graph as far as its nodes can be read, without checking it."""
-    return load_graph(arguments.graph, _settings(arguments)).graph
+    return load_graph(arguments.graph, settings(arguments)).graph
 
 
-def _settings(arguments: Namespace) -> dict[str, str]:
+def settings(arguments: Namespace) -> dict[str, str]:
     """The values of --set by their keys."""
     settings = {}
     for text in arguments.sets:

@@ -27,6 +27,11 @@ ABOUT = (
 VERBS = {  # verb: module, function, description
     "run": ("run", "run", "run a graph"),
     "resume": ("run", "resume", "continue a run from its newest snapshot"),
+    "fork": (
+        "run",
+        "fork",
+        "begin a new run from a snapshot of another one, with changed settings",
+    ),
     "check": ("graphs", "check", "prove a graph sound, or list every problem"),
     "draw": ("graphs", "draw", "draw a graph: DOT, SVG, PNG, Mermaid or HTML"),
     "expand": (

@@ -8,13 +8,14 @@ import traceback
 from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.cli import arguments as shared
 from flowrl.cli.streams import stdout_to_stderr
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.checkpoint import SUFFIX
-from flowrl.core.errors import FlowError, NodeError, UsageError
+from flowrl.core.errors import LOADING_STATE, FlowError, NodeError, UsageError
 from flowrl.graph.model import Limits
 from flowrl.machine.resource_limits import address_space_shortage
 from flowrl.runs.checkpoint_files import checkpoint_file
@@ -23,6 +24,9 @@ from flowrl.runs.metrics_table import MetricsTable
 from flowrl.runs.result import RunResult, result_text
 from flowrl.runs.run import Run
 from flowrl.runs.run_names import existing_run_path
+
+if TYPE_CHECKING:
+    from flowrl.runs.snapshot_files import StoredSnapshot
 
 BEGIN_PARAM = "begin_with"  # of learners that can continue a checkpoint
 EXIT_STATUSES = {"failed": 1, "interrupted": 130}  # by the status of a run; otherwise 0
@@ -53,9 +57,7 @@ def run_arguments(parser: ArgumentParser) -> None:
         help="learners continue the last checkpoint of a run, or a .safetensors file (their `begin_with`)",
     )
     _add_limits(parser)
-    parser.add_argument(
-        "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-seed<seed>-<time>)"
-    )
+    _add_out(parser)
     _add_hosts(parser)
     _add_recovery(parser)
     parser.add_argument(
@@ -68,11 +70,46 @@ def run_arguments(parser: ArgumentParser) -> None:
 
 def resume_arguments(parser: ArgumentParser) -> None:
     shared.add_run(parser)
+    shared.add_set(parser)
     shared.add_placement(parser)
     _add_limits(parser)
     _add_hosts(parser)
     _add_recovery(parser)
     _add_display(parser)
+
+
+def fork_arguments(parser: ArgumentParser) -> None:
+    shared.add_run(parser)
+    parser.add_argument(
+        "--at",
+        type=shared.count,
+        metavar="N",
+        help="begin from the snapshot after N rounds, those of the warm-up included (default: the newest)",
+    )
+    shared.add_set(parser)
+    shared.add_placement(parser)
+    parser.add_argument(
+        "--seed",
+        type=shared.seed,
+        metavar="N",
+        help="the seed of the new random numbers (default: it follows from the snapshot and the settings)",
+    )
+    parser.add_argument(
+        "--same-random",
+        action="store_true",
+        help="continue the random numbers of the run, as `flowrl resume` does",
+    )
+    _add_limits(parser)
+    _add_out(parser)
+    _add_hosts(parser)
+    _add_recovery(parser)
+    _add_display(parser)
+
+
+def _add_out(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", metavar="DIR", help="the run's folder (default: runs/<graph>-seed<seed>-<time>)"
+    )
 
 
 def _add_recovery(parser: ArgumentParser) -> None:
@@ -135,8 +172,9 @@ def _add_display(parser: ArgumentParser) -> None:
 def resume(arguments: Namespace) -> int:
     from flowrl.runs.resume import resumed_run
 
-    run, stored = resumed_run(
+    run, stored, difference = resumed_run(
         existing_run_path(arguments.run),
+        settings=shared.settings(arguments),
         placement=arguments.placement or "serial",
         limits=_limits(arguments, Limits()),
         rendezvous=_rendezvous(arguments),
@@ -144,15 +182,47 @@ def resume(arguments: Namespace) -> int:
         recovers=not arguments.no_recover,
         begun_s=arguments.begun_s,
     )
+    _print_beginning(arguments, "continues", stored, difference)
+    return _execute(arguments, run)
+
+
+def fork(arguments: Namespace) -> int:
+    from flowrl.runs.fork import forked_run
+
+    run, stored, difference = forked_run(
+        existing_run_path(arguments.run),
+        after_rounds=arguments.at,
+        settings=shared.settings(arguments),
+        seed=arguments.seed,
+        same_random=arguments.same_random,
+        limits=_limits(arguments, Limits()),
+        out=arguments.out,
+        placement=arguments.placement or "serial",
+        rendezvous=_rendezvous(arguments),
+        watcher=_watcher(arguments),
+        recovers=not arguments.no_recover,
+        begun_s=arguments.begun_s,
+    )
+    how = "random numbers of its parent" if arguments.same_random else f"seed {run.seed}"
+    _print_beginning(arguments, f"a fork, with the {how}, begins", stored, difference)
+    return _execute(arguments, run)
+
+
+def _print_beginning(
+    arguments: Namespace, verb: str, stored: StoredSnapshot, difference: str
+) -> None:
+    """Print from which snapshot a run begins, and what was changed."""
     for line in stored.damaged:
         print(f"warning: a damaged snapshot is passed over: {line}", file=sys.stderr)
-    if not (arguments.quiet or arguments.json):
-        counts = stored.snapshot.counts
-        print(
-            f"continues after {counts.env_steps:,} env steps and {counts.train_iters:,} train iterations "
-            f"(state {stored.state_digest[:16]})"
-        )
-    return _execute(arguments, run)
+    if arguments.quiet or arguments.json:
+        return
+    if difference:
+        print(difference)
+    counts = stored.snapshot.counts
+    print(
+        f"{verb} after {counts.env_steps:,} env steps and {counts.train_iters:,} train iterations "
+        f"(state {stored.state_digest[:16]})"
+    )
 
 
 def run(arguments: Namespace) -> int:
@@ -190,7 +260,8 @@ def _execute(arguments: Namespace, run: Run) -> int:
     except KeyboardInterrupt:
         return _print_result(arguments, run.ended or run.result("interrupted", "stopped at once"))
     except Exception as error:
-        _print_error(error)
+        is_unfit = run.is_fork and isinstance(error, NodeError) and error.doing == LOADING_STATE
+        _print_error(error, with_traceback=not is_unfit)
         return _print_result(arguments, run.ended or run.result("failed", str(error)))
 
 
@@ -288,14 +359,14 @@ def _print_result(arguments: Namespace, result: RunResult) -> int:
     return EXIT_STATUSES.get(result.status, 0)
 
 
-def _print_error(error: Exception) -> None:
+def _print_error(error: Exception, with_traceback: bool = True) -> None:
     """Print the traceback of the first cause, if it is not an error of flowrl's own, and then the error in one line."""
     shortage = address_space_shortage(error)
     if shortage:
         print(f"flowrl: {error}; {shortage}", file=sys.stderr)
         return
     cause = error.__cause__ if isinstance(error, NodeError) else error
-    if cause is not None and not isinstance(cause, FlowError):
+    if with_traceback and cause is not None and not isinstance(cause, FlowError):
         while cause.__cause__ is not None:  # the errors that it was turned into are in error.txt
             cause = cause.__cause__
         print("".join(traceback.format_exception(cause)), file=sys.stderr, end="")

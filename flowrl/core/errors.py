@@ -62,6 +62,9 @@ class UsageError(FlowError):
     """The arguments are wrong, or something that they need is not installed."""
 
 
+LOADING_STATE = "loading its state"  # what a node did, from a snapshot
+
+
 class NodeError(FlowError):
     """A node's own code raised an error, which is the `__cause__`."""
 

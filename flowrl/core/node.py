@@ -12,6 +12,7 @@ from flowrl.core.batch import Schema
 from flowrl.core.config import BaseConfig, make_config, replaced_params
 from flowrl.core.context import Context
 from flowrl.core.ports import AUTO, BEGIN, In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.core.reseeding import Reseeding
 from flowrl.core.saved_state import UnsavableStateError
 from flowrl.core.signatures import KeywordSignature, document_parameters, refuse_positional
 from flowrl.core.state import State
@@ -229,6 +230,13 @@ class Node:
     def load_state_dict(self, state: Any) -> None:
         """Continue from a state that `state_dict` returned."""
         load_attributes(self, state, self._attributes_without_state())
+
+    def reseeded(self, state: Any, reseeding: Reseeding) -> Any:
+        """Return a saved state with other random numbers, for `load_state_dict` in a forked run.
+
+        By default those of all generators in it are. A node that saves seeds replaces them, too.
+        """
+        return reseeding.generators(state)
 
     def _attributes_without_state(self) -> set[str]:
         return {"config", "ctx", *self.ports, *self.unsaved}

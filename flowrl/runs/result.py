@@ -43,6 +43,7 @@ class RunResult:
     repeat: str = ""  # the command that repeats the run, if its cut was not known ahead
     resumed_after: int | None = None  # the rounds after which a run that was continued began
     recoveries: int = 0  # how often the run lost a site and went on by itself
+    parent: dict[str, Any] | None = None  # the run from which it was forked, and its snapshot
     snapshot_rounds: int | None = None  # the completed rounds of the newest snapshot
     state_digest: str = ""  # of everything that the snapshot holds
     resume: str = ""  # the command that continues the run from there

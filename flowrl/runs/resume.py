@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flowrl.checks.check import check
 from flowrl.core.errors import UsageError
 from flowrl.core.state import Count
-from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Limits
+from flowrl.runs.continued_graph import read_continued_graph
 from flowrl.runs.registry import RegistryUnavailable, live_entries
 from flowrl.runs.run import Run
-from flowrl.runs.run_snapshots import ContinuedRun
+from flowrl.runs.run_snapshots import ContinuedRun, Parent
 from flowrl.runs.snapshot_files import StoredSnapshot, read_newest_snapshot
 from flowrl.runs.token_file import TOKEN_FILE
 
 
 def resumed_run(
-    folder: Path, *, placement: str = "serial", limits: Limits | None = None, **options: Any
-) -> tuple[Run, StoredSnapshot]:
-    """Return the run that continues in this folder, and its snapshot. `limits` replace those of the run.
+    folder: Path,
+    *,
+    placement: str = "serial",
+    limits: Limits | None = None,
+    settings: Mapping[str, str] | None = None,
+    **options: Any,
+) -> tuple[Run, StoredSnapshot, str]:
+    """Return the run that continues in this folder, its snapshot, and its changed settings in words.
 
+    `limits` replace those of the run, and `settings`, as those of `--set`, values that leave its bits as they are.
     `options` are further arguments of `Run`.
     """
     _require_ended(folder)
     stored = read_newest_snapshot(folder)
-    checked = check(load_graph(folder / "graph.yaml")).require_sound()
-    named = replace(checked.graph, name=str(stored.facts["graph"]))
-    checked = replace(checked, graph=named)
-    known = Limits(**stored.facts["limits"])
+    graph = read_continued_graph(folder, stored, settings or {})
+    if not graph.computes_alike:
+        sets = "".join(f" --set {shlex.quote(f'{k}={v}')}" for k, v in (settings or {}).items())
+        raise UsageError(
+            f"{folder}: a run continues with the graph that it had, and this changes what it computes:\n"
+            f"{graph.difference}\nA new run can continue with it: flowrl fork {shlex.quote(str(folder))}{sets}"
+        )
     given = limits or Limits()
-    new = known.overridden_by(**{n: getattr(given, n) for n in Limits.__slots__})
-    _require_open_limits(folder, new, stored.snapshot.counts)
+    new = graph.limits.overridden_by(**{n: getattr(given, n) for n in Limits.__slots__})
+    require_open_limits(folder, new, stored.snapshot.counts)
+    parent = Parent(**stored.facts["parent"]) if stored.facts["parent"] else None
     run = Run(
-        checked,
+        graph.checked,
         seed=int(stored.facts["seed"]),
         limits=new,
         placement=placement,
         hash_tokens=TOKEN_FILE in stored.snapshot.mark["files"],
-        continued=ContinuedRun(folder, stored.snapshot, stored.state_digest),
+        continued=ContinuedRun(folder, stored.snapshot, stored.state_digest, parent),
         **options,
     )
-    return run, stored
+    return run, stored, graph.difference
 
 
-def _require_open_limits(folder: Path, limits: Limits, counts: Count) -> None:
+def require_open_limits(folder: Path, limits: Limits, counts: Count) -> None:
     """Refuse limits that the run has reached already."""
     for option, limit, done, noun in (
         ("--steps", limits.steps, counts.env_steps, "env steps"),

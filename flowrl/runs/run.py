@@ -100,9 +100,9 @@ class Run:
     ) -> None:
         """`begun_s` is when the command or the call began, of `time.perf_counter`; by default, now.
 
-        `continued` is the run that continues, in its folder. With `saves_at_end`, a snapshot is saved at the end, as in
-        a graph that says how often they are saved. A run that `recovers`, and whose graph asks for snapshots, goes on
-        from the newest one when it loses a site.
+        `continued` is the run that continues in its folder, or the parent's snapshot with which a fork begins. With
+        `saves_at_end`, a snapshot is saved at the end, as in a graph that says how often they are saved. A run that
+        `recovers`, and whose graph asks for snapshots, goes on from the newest one when it loses a site.
         """
         self.begun_s = time.perf_counter() if begun_s is None else begun_s
         self.placement = placement
@@ -243,7 +243,7 @@ class Run:
                     self._close(folder)
 
     def _open_folder(self) -> RunFolder:
-        if self.continued is None:
+        if self.continued is None or self.continued.folder is None:
             name = self.graph.name.replace("/", "_")
             return RunFolder(create_run_folder(name, self.seed, self.out))
         folder = RunFolder(self.continued.folder)
@@ -277,12 +277,14 @@ class Run:
                 "graph": self.graph.name,
                 "seed": self.seed,
                 "limits": asdict(self.limits),
+                "resolved": expand(self.graph),
+                "parent": self._parent,
                 "libraries": library_versions(),
             },
             self._mark,
             lambda text: self.watcher.note(self, text),
         )
-        if self.continued is not None:
+        if self.continued is not None and not self.is_fork:
             newest = self.continued
             self.snapshots.newest = WrittenSnapshot(newest.snapshot.rounds, newest.state_digest)
 
@@ -379,14 +381,26 @@ class Run:
         """The newest snapshot, and the command that continues the run from there."""
         newest = self.snapshots.newest if self.snapshots else None
         after = self.continued.snapshot.rounds if self.continued else None
+        facts = {"resumed_after": after, "parent": self._parent}
         if newest is None:
-            return {"resumed_after": after}
+            return facts
         return {
-            "resumed_after": after,
+            **facts,
             "snapshot_rounds": newest.rounds,
             "state_digest": newest.state_digest,
             "resume": f"flowrl resume {shlex.quote(self.run_dir)}",
         }
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether the run begins from a snapshot of another one, in a folder of its own."""
+        return self.continued is not None and self.continued.folder is None
+
+    @property
+    def _parent(self) -> dict[str, Any] | None:
+        """The run from which this one was forked."""
+        parent = self.continued.parent if self.continued else None
+        return None if parent is None else asdict(parent)
 
     def _remedy_of(self, node: NodeStats) -> str:
         spec = self._spec_of(node)
@@ -416,7 +430,7 @@ class Run:
         folder.write_text("graph.dot", graph_dot_text(self.checked))
         folder.write_json(ENVIRONMENT_FILE, self._environment())
         folder.write_text("params.yaml", params_text(self.graph))
-        if self.continued is not None:
+        if self.continued is not None and not self.is_fork:
             folder.open_tensorboard(self.settings, self.continued.snapshot.counts.env_steps)
             return
         for spec in self.graph.nodes.values():
@@ -467,7 +481,8 @@ class Run:
         self.executor.close()
         if not self.snapshots.end():
             return False
-        self._newest, mark = None, beginning
+        self._newest = self.continued.snapshot if self.continued else None
+        mark = beginning
         if snapshot_folders(folder.absolute_path):
             stored = read_newest_snapshot(folder.absolute_path)
             self._newest, mark = stored.snapshot, stored.snapshot.mark
@@ -581,7 +596,7 @@ class Run:
 
     def _repeat_command(self, folder: RunFolder, cut: Cut) -> str:
         """The command that repeats a run whose cut the clock or a person chose; its graph is changed likewise."""
-        if cut.reason not in ("time", "interrupt") or not cut.counts.train_iters:
+        if cut.reason not in ("time", "interrupt") or not cut.counts.train_iters or self._parent:
             return ""
         limits = replace(self.limits, time_s=None, train_iters=cut.counts.train_iters)
         folder.write_text("graph.yaml", expand(replace(self.graph, limits=limits)))

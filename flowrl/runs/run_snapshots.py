@@ -29,12 +29,23 @@ class WrittenSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class ContinuedRun:
-    """A run that continues in its folder from a snapshot."""
+class Parent:
+    """The run from which a run was forked, and its snapshot."""
 
-    folder: Path
+    run_dir: str
+    rounds: int
+    state_digest: str
+    same_random: bool  # whether the random numbers are those of the parent
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuedRun:
+    """A run that continues from a snapshot: in its own folder, or in a new one, as a fork."""
+
+    folder: Path | None
     snapshot: Snapshot
     state_digest: str
+    parent: Parent | None = None  # also of a fork that continues in its own folder
 
     @property
     def mark(self) -> Mapping[str, Any]:

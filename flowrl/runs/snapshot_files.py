@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.errors import RunError
+from flowrl.core.errors import RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count
@@ -39,6 +39,7 @@ HASH = re.compile(r"[0-9a-f]{64}")
 ROUNDS = re.compile(r"\d{1,18}")
 DTYPE = re.compile(r"[<>|=][biuf]\d{1,2}")
 TRANSIENT = (errno.EIO, errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.ESTALE)
+READ_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
 RETRY_S = (0.2, 1.0)  # the waits before a write that failed is tried again
 
 
@@ -223,7 +224,7 @@ def read_newest_snapshot(run: Path) -> StoredSnapshot:
     for path in snapshot_folders(run):
         try:
             return _read_snapshot(path, tuple(damaged))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        except READ_ERRORS as error:
             damaged.append(f"{path}: {error}")
     if damaged:
         raise RunError("no snapshot of the run is whole:\n" + "\n".join(damaged))
@@ -231,6 +232,23 @@ def read_newest_snapshot(run: Path) -> StoredSnapshot:
         f"{run}: it has no snapshot to continue from; give the graph `snapshots: {{every_s: 60}}`, or save one with "
         "`flowrl snapshot` while it runs. `flowrl run GRAPH --from RUN` continues the learner alone"
     )
+
+
+def read_snapshot_after(run: Path, rounds: int) -> StoredSnapshot:
+    """Read the snapshot after this number of rounds."""
+    folders = {int(path.name): path for path in snapshot_folders(run)}
+    if rounds not in folders:
+        known = ", ".join(map(str, sorted(folders)))
+        has = f"its snapshots are those after {known} rounds" if known else "it has no snapshot"
+        raise UsageError(
+            f"{run}: it has no snapshot after {rounds} rounds; {has} (`snapshots.keep` says how many are kept)"
+        )
+    try:
+        return _read_snapshot(folders[rounds], ())
+    except READ_ERRORS as error:
+        raise RunError(
+            f"{folders[rounds]}: {error}; take another one, or none for the newest"
+        ) from None
 
 
 def _read_snapshot(path: Path, damaged: tuple[str, ...]) -> StoredSnapshot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -10,9 +10,10 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.checks.ordering import exclusive_services, services_before_clients
 from flowrl.checks.service_paths import ServicePath, service_paths
 from flowrl.core.context import Context, ServiceExample, instance_key
-from flowrl.core.errors import FlowError, NodeError
+from flowrl.core.errors import LOADING_STATE, FlowError, NodeError
 from flowrl.core.node import Facts, Node
 from flowrl.core.ports import In, Link, Out, Service
+from flowrl.core.reseeding import Reseeding
 from flowrl.core.saved_state import SavedState
 from flowrl.graph.model import Edge, Graph, NodeSpec, client_roles, link_edges
 from flowrl.runtime.edge_factory import EdgeFactory, LocalService, Replica
@@ -20,6 +21,7 @@ from flowrl.runtime.instance import RAISED
 from flowrl.runtime.service_calls import LocalServiceStub
 from flowrl.runtime.site_state import ServiceCalls
 
+RESEED = "reseed"  # of a node's part: whether its state gets other random numbers
 SHARED_SERVICE_ERROR = (
     "a service with several clients, or with none, can neither count nor record anything, "
     "because it would belong to no firing; let its clients do it"
@@ -125,9 +127,9 @@ class LinkedNodes:
         try:
             data = saved.state_dict()
             node.ctx.restarts = int(data["restarts"])
-            node.load_state_dict(data["state"])
+            load_node_state(node, data)
         except RAISED as error:
-            raise NodeError(node.ctx.key, "loading its state", error) from error
+            raise NodeError(node.ctx.key, LOADING_STATE, error) from error
 
     def _first_remote(self, path: ServicePath, replica: int) -> tuple[Edge, ServicePath] | None:
         """Return the first link of a path that leads to another site, and the path from there; None without one."""
@@ -199,6 +201,14 @@ class LinkedNodes:
                 context.on_pending = _refuse_record
                 if context.has_pending:
                     raise NodeError(context.key, "being made", RuntimeError(SHARED_SERVICE_ERROR))
+
+
+def load_node_state(node: Node, data: Mapping[str, Any]) -> None:
+    """Load the state of a node from the data of its part of a snapshot; in a forked run, with other random numbers."""
+    state = data["state"]
+    if data.get(RESEED):
+        state = node.reseeded(state, Reseeding(f"{node.ctx.seed}/{node.ctx.key}"))
+    node.load_state_dict(state)
 
 
 def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -> Context:

@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.errors import FlowError, NodeError, RunError
+from flowrl.core.errors import LOADING_STATE, FlowError, NodeError, RunError
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 from flowrl.graph.model import PortRef
 from flowrl.graph.replica_pairs import ReplicaPair
 from flowrl.runtime.instance import RAISED, Instance
 from flowrl.runtime.instances import Instances
+from flowrl.runtime.linked_nodes import RESEED, load_node_state
 from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import AwaitedQueue, Queue, Token
 
@@ -40,6 +41,10 @@ PIECE_BYTES = 1 << 22  # in which the bytes of arrays are hashed, and written to
 
 def node_key(instance: str) -> str:
     return f"node/{instance}"
+
+
+def is_node_key(key: str) -> bool:
+    return key.startswith(node_key(""))
 
 
 def edge_key(to: PortRef, pair: ReplicaPair) -> str:
@@ -207,6 +212,14 @@ def load_parts(instances: Instances, parts: Parts) -> None:
         versions.continue_with([_state(one) for one in states])
 
 
+def reseeded_parts(parts: Parts) -> dict[str, SavedState]:
+    """Return parts whose nodes get other random numbers when they are loaded, by the seed of the new run."""
+    return {
+        key: SavedState.of({**saved.state_dict(), RESEED: True}) if is_node_key(key) else saved
+        for key, saved in parts.items()
+    }
+
+
 def _part(parts: Parts, key: str) -> SavedState:
     if key not in parts:
         raise RunError(f"the snapshot has no part '{key}'; it is of another graph")
@@ -219,7 +232,7 @@ def _loading(owner: str, load: Callable[[], Any]) -> Any:
     except FlowError:
         raise
     except RAISED as error:
-        raise NodeError(owner, "loading its state", error) from error
+        raise NodeError(owner, LOADING_STATE, error) from error
 
 
 def _load_instance(instance: Instance, data: Mapping[str, Any]) -> None:
@@ -227,7 +240,7 @@ def _load_instance(instance: Instance, data: Mapping[str, Any]) -> None:
     instance.counts = Count(*data["counts"])
     instance.ctx.clock = _clock(data["clock"])
     instance.ctx.restarts = int(data["restarts"])
-    instance.node.load_state_dict(data["state"])
+    load_node_state(instance.node, data)
 
 
 def _tokens(data: Sequence[Mapping[str, Any]]) -> list[Token]:

@@ -13,6 +13,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import Service
+from flowrl.core.reseeding import Reseeding
 from flowrl.nodes.env_managers.crash_files import CrashFile
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.episode_start import EpisodeStart, encode_options
@@ -230,6 +231,11 @@ class EnvManager(Node):
                 self._episodes_played = list(state["launched"])
                 obs, rows = np.array(state["envs"]["seen"]), as_agent_rows(self)
                 self._manual_obs = obs if rows is self else rows.obs_to_act_on(obs)
+
+    def reseeded(self, state: Mapping[str, Any], reseeding: Reseeding) -> dict[str, Any]:
+        """Other seeds for all later episodes. Envs that are replayed end their current one with its own seed."""
+        accounts = {**state["accounts"], "seed": reseeding.seed(state["accounts"]["seed"])}
+        return {**super().reseeded(state, reseeding), "accounts": accounts}
 
     def _save_envs(self) -> dict[str, Any] | None:
         """The envs as data; None before the first reset."""

@@ -34,7 +34,7 @@ SUMMARY = [  # the keys that scripts rely on, and after them those that are extr
     *["graph", "run_dir", "placement", "status", "deterministic"],
     *["env_steps", "train_iters", "episodes", "eval_return", "best_return"],
     *["wall_s", "env_steps_per_s", "bottleneck", "digest"],
-    *["seed", "why", "repeat", "resumed_after", "recoveries"],
+    *["seed", "why", "repeat", "resumed_after", "recoveries", "parent"],
     *["snapshot_rounds", "state_digest", "resume"],
     *["setup_s", "training_s", "shutdown_s", "happened", "warnings"],
 ]
