@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Mapping
 
 from bench.peers import CPPRB, DING, REVERB, SB3, TIANSHOU, TORCHRL, Peer, Row, run_program
-from flowrl.nodes.buffers.storage.limits import available_bytes
+from flowrl.machine.resource_limits import free_memory_bytes
 
 PEERS: Mapping[str, Peer | None] = {
     "numpy": None,
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> dict[str, dict[str, Row]]:
     results: dict[str, dict[str, Row]] = {}
     for cell in options.cell:
         obs, sampling, rows = cell.split(":")
-        free = available_bytes()
+        free = free_memory_bytes()
         if free is not None and 2 * ROW_BYTES[obs] * int(rows) > free:
             print(f"{cell}: skipped, it does not fit twice into {free / 1e9:.0f} GB", flush=True)
             continue

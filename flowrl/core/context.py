@@ -115,6 +115,8 @@ class Context:
     may_end_run: bool = True
     # When `on_commit` performs effects. Without an engine it performs them at once.
     effect_timing: EffectTiming = "at once"
+    # Whether `state_dict` may return a `LiveArray` instead of a copy, because a snapshot is being saved.
+    reads_live_arrays: bool = False
     # How often the node was replaced by a new one (`on_failure: restart`).
     restarts: int = 0
     # The time of parts of the node's firings, by name; see `timed`.

@@ -72,6 +72,8 @@ class Facts:
     env_steps: int | None = None
     # What the node will allocate for data.
     memory_bytes: int = 0
+    # The data that a snapshot of the node copies at most.
+    state_bytes: int = 0
     # True for a learner that must not learn from data of older weights.
     on_policy: bool = False
     # True if every number of its outputs is one of its inputs, or is checked by the node itself. Then the engine does
@@ -218,8 +220,9 @@ class Node:
     def state_dict(self) -> Any:
         """Return everything that the next firing depends on, as arrays, numbers, texts, and lists and dicts of them.
 
-        Arrays must be copies. Snapshots hold it, and a learner's checkpoints do. By default it is the state of all
-        attributes; `UnsavableStateError` names an attribute that cannot be saved.
+        Arrays must be copies, or for a snapshot (`ctx.reads_live_arrays`) `LiveArray`. Snapshots hold the state, and a
+        learner's checkpoints do. By default it is the state of all attributes; `UnsavableStateError` names an attribute
+        that cannot be saved.
         """
         try:
             return state_of_attributes(self, self._attributes_without_state())

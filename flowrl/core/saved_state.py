@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrl.core.array_pieces import ArrayPieces, LiveArray
 from flowrl.core.batch import Array, Batch
 from flowrl.core.json_text import parse_object
 
@@ -30,11 +31,19 @@ class SavedState:
     It is split into arrays and JSON when one of them is needed, because most saved states are never written.
     """
 
-    __slots__ = ("_parts", "_state")
+    __slots__ = ("_live", "_parts", "_state", "pieces")
 
-    def __init__(self, arrays: Mapping[str, Array], text: str) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        text: str,
+        pieces: Mapping[str, ArrayPieces] | None = None,
+    ) -> None:
+        """`pieces` are the arrays that are in pieces, of which some may be missing."""
+        self.pieces: Mapping[str, ArrayPieces] = pieces or {}
         self._parts: tuple[Mapping[str, Array], str] | None = (arrays, text)
         self._state: Mapping[str, Any] = {}
+        self._live: Mapping[str, LiveArray] = {}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> SavedState:
@@ -54,15 +63,34 @@ class SavedState:
     def parts(self) -> tuple[Mapping[str, Array], str]:
         """The arrays by name, and the rest as JSON; raise `UnsavableStateError` if the state has anything else."""
         if self._parts is None:
-            arrays: dict[str, Array] = {}
+            arrays: dict[str, Array | LiveArray] = {}
             tree = _without_arrays("state", self._state, arrays)
-            self._parts, self._state = (arrays, json.dumps(tree)), {}
+            self._live = {n: a for n, a in arrays.items() if isinstance(a, LiveArray)}
+            copied = {n: a for n, a in arrays.items() if not isinstance(a, LiveArray)}
+            self._parts, self._state = (copied, json.dumps(tree)), {}
         return self._parts
+
+    def all_arrays(self) -> Mapping[str, Array | ArrayPieces]:
+        """The arrays and the arrays in pieces, by name."""
+        return {**self.arrays, **self.pieces}
+
+    def live_arrays(self) -> Mapping[str, LiveArray]:
+        """The arrays that are not copied yet, by name."""
+        self.parts()
+        return self._live
+
+    def with_copies(
+        self, copies: Mapping[str, Array], pieces: Mapping[str, ArrayPieces]
+    ) -> SavedState:
+        """The same state with copies, or pieces, of its live arrays."""
+        arrays, text = self.parts()
+        return SavedState({**arrays, **copies}, text, pieces)
 
     def state_dict(self) -> dict[str, Any]:
         """The state that was saved; raise ValueError if data is missing."""
         arrays, text = self.parts()
-        found: dict[str, Any] = _with_arrays(parse_object(text), arrays)
+        whole = {name: pieces.joined() for name, pieces in self.pieces.items()}
+        found: dict[str, Any] = _with_arrays(parse_object(text), {**arrays, **whole})
         return found
 
 
@@ -77,11 +105,11 @@ def check_names(owner: str, names: Collection[str], expected: Collection[str]) -
         raise ValueError(f"{owner}: the state {' and '.join(wrong)}; is it that of another model?")
 
 
-def _without_arrays(path: str, value: Any, arrays: dict[str, Array]) -> Any:
+def _without_arrays(path: str, value: Any, arrays: dict[str, Array | LiveArray]) -> Any:
     """The value with arrays replaced by their names, which are added to `arrays`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+    if isinstance(value, LiveArray) or _is_array_of_numbers(value):
         name = path.partition("/")[2]
         if name in arrays:
             raise ValueError(f"{path}: two arrays of the state have this path; rename one of them")
@@ -103,6 +131,10 @@ def _without_arrays(path: str, value: Any, arrays: dict[str, Array]) -> Any:
         f"{path} is a {type(value).__name__}, which a checkpoint cannot hold; use numbers, texts, arrays of "
         "numbers, and lists and mappings of them, with texts as keys"
     )
+
+
+def _is_array_of_numbers(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
 
 
 def _has_plain_keys(value: Mapping[Any, Any]) -> bool:

@@ -8,6 +8,11 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+MEMORY_FILES = (
+    Path("/proc/meminfo"),
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 USUAL_FILES = 8192  # many systems allow 1024 until a process asks for more
 NO_MEMORY = (  # in the errors of Python, the dynamic linker and torch
     "can't start new thread",
@@ -22,14 +27,25 @@ def machine_memory_bytes() -> int | None:
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     if limits[0] <= 0:
         return None
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limits += [int(line) for line in _lines(path) if line.strip().isdigit()]
-    return min(limits)
+    return min([*limits, *_group_limits()])
 
 
-def _lines(path: str) -> list[str]:
+def free_memory_bytes() -> int | None:
+    """Return the memory that can be allocated without swapping, or None if the system does not report it."""
+    lines = _lines(MEMORY_FILES[0])
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return min([*free, *_group_limits()], default=None)
+
+
+def _group_limits() -> list[int]:
+    """Return the limits of the process's control group."""
+    lines = [line for path in MEMORY_FILES[1:] for line in _lines(path)]
+    return [int(line) for line in lines if line.strip().isdigit()]
+
+
+def _lines(path: Path) -> list[str]:
     try:
-        return Path(path).read_text().splitlines()
+        return path.read_text().splitlines()
     except OSError:
         return []
 

@@ -10,6 +10,7 @@ from flowrl.checks.paced_firings import lags_behind_firings
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.context import instance_key
 from flowrl.core.errors import Problem, problem_lines
+from flowrl.core.wording import size_text
 from flowrl.graph.model import Edge, paths_text
 from flowrl.graph.site_layout import SiteLayout
 
@@ -29,7 +30,7 @@ def check_text(checked: CheckedGraph, layout: SiteLayout | None = None) -> str:
     lines += ["", "Edges", *edge_lines(checked)]
     if layout is not None:
         lines += ["", "Sites", *site_lines(layout)]
-    lines += ["", *determinism_lines(checked)]
+    lines += ["", *determinism_lines(checked), *snapshot_lines(checked)]
     if checked.undescribed:
         lines += ["", *unchecked_lines(checked)]
     notes = [f"  {name}: {note}" for name, facts in checked.facts.items() for note in facts.notes]
@@ -142,6 +143,20 @@ def determinism_lines(checked: CheckedGraph) -> list[str]:
     if checked.deterministic:
         return ["Deterministic: the same seed gives the same bits, in every placement."]
     return ["Not deterministic:", *(f"  {reason}" for reason in checked.reasons)]
+
+
+def snapshot_lines(checked: CheckedGraph) -> list[str]:
+    """The memory that copies for a snapshot take, if the graph says how often it saves one."""
+    nodes = checked.graph.nodes
+    sizes = {
+        n: f.state_bytes * nodes[n].replicas for n, f in checked.facts.items() if f.state_bytes
+    }
+    if not checked.graph.snapshots.is_regular or not sizes:
+        return []
+    most = size_text(sum(sizes.values()))
+    return [
+        f"Snapshots copy the rows that are new since the last one, at most {most} ({', '.join(sizes)})."
+    ]
 
 
 def check_json(checked: CheckedGraph, layout: SiteLayout | None = None) -> dict[str, object]:

@@ -95,6 +95,7 @@ class RunSnapshots:
         """`facts` are about the whole run; `warn` shows a line to the user."""
         self.schedule = schedule
         self.newest: WrittenSnapshot | None = None  # or the one from which the run continues
+        self.stored_rounds: int | None = None
         self.problems: list[str] = []
         self._facts, self._mark, self._warn = facts, mark, warn
         self._writer = SnapshotWriter(run, keep)
@@ -127,6 +128,7 @@ class RunSnapshots:
             self.fail(f"{self._folder}: the disk did not take it within {END_S:g} s")
             return False
         self._thread = None
+        self.stored_rounds = None  # what a later executor saves has nothing to do with it
         return True
 
     def _write_all(self) -> None:
@@ -134,6 +136,7 @@ class RunSnapshots:
             try:
                 digest = self._writer.write(snapshot, self._facts)
                 self.newest = WrittenSnapshot(snapshot.rounds, digest)
+                self.stored_rounds = snapshot.rounds
             except OSError as error:
                 self.fail(
                     f"{self._folder}: cannot be written: {error.strerror or error}; the run goes on"

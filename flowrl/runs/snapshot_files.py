@@ -16,24 +16,25 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from flowrl.core.array_pieces import LARGE_BYTES, ArrayPieces, piece_bounds, pieces_of
 from flowrl.core.batch import Array
 from flowrl.core.errors import RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count
-from flowrl.runtime.snapshot import PartHashes, digest_of_hashes, hash_part, pieces_of
+from flowrl.runtime.snapshot import PartHashes, digest_of_hashes, hash_part
 from flowrl.runtime.snapshot_schedule import Snapshot
 
 FOLDER, MANIFEST, SMALL, PIECES = "snapshots", "manifest.json", "small", "pieces"
 FORMAT = "flowrl snapshot 1"
-LARGE_BYTES = 1 << 20  # arrays from this size on are files of their own
 FREE_BYTES = 64 << 20  # space that is left to others
 HASH = re.compile(r"[0-9a-f]{64}")
 ROUNDS = re.compile(r"\d{1,18}")
@@ -53,6 +54,8 @@ class SnapshotWriter:
     run: Path
     keep: int
     _durable: set[str] = field(default_factory=set)  # the pieces that need not be written again
+    # The hashes of written snapshots, by rounds, to which later ones may refer.
+    _written: dict[int, Mapping[str, PartHashes]] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -60,12 +63,15 @@ class SnapshotWriter:
 
     def write(self, snapshot: Snapshot, facts: Mapping[str, Any]) -> str:
         """Write a snapshot, remove the oldest of too many, and return its digest. `facts` are about the whole run."""
-        hashes = {key: hash_part(saved) for key, saved in snapshot.parts.items()}
+        hashes = {
+            key: hash_part(saved, partial(self._written_hash, key))
+            for key, saved in snapshot.parts.items()
+        }
         (self.folder / PIECES).mkdir(parents=True, exist_ok=True)
         self._require_space(snapshot, hashes)
-        partial = self.folder / f".part-{snapshot.rounds}"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+        folder = self.folder / f".part-{snapshot.rounds}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
         small = bytearray()
         parts = {
             key: self._write_part(saved, hashes[key], small)
@@ -82,13 +88,25 @@ class SnapshotWriter:
             "parts": parts,
         }
         text = json.dumps(manifest).encode()
-        _write_durably(partial / SMALL, bytes(small))
-        _write_durably(partial / MANIFEST, _sha256(text).encode() + b"\n" + text + b"\n")
+        write_durably(folder / SMALL, bytes(small))
+        write_durably(folder / MANIFEST, _sha256(text).encode() + b"\n" + text + b"\n")
         _sync_folder(self.folder / PIECES)
-        _sync_folder(partial)
-        self._put_in_place(partial, self.folder / str(snapshot.rounds))
+        _sync_folder(folder)
+        self._put_in_place(folder, self.folder / str(snapshot.rounds))
+        self._forget_written(snapshot)
+        self._written[snapshot.rounds] = hashes
         self._remove_oldest()
         return digest
+
+    def _written_hash(self, key: str, base: int, name: str, index: int) -> str:
+        """Return the hash of a piece that a snapshot left out, because it is equal to that of an earlier one."""
+        return self._written[base][key].arrays[name][index]
+
+    def _forget_written(self, snapshot: Snapshot) -> None:
+        """Forget the snapshots before those that this one refers to. Later snapshots refer to no earlier ones."""
+        bases = [array.base for saved in snapshot.parts.values() for array in saved.pieces.values()]
+        oldest = min((-1 if base is None else base for base in bases), default=snapshot.rounds)
+        self._written = {n: hashes for n, hashes in self._written.items() if n >= oldest}
 
     def _write_part(
         self, saved: SavedState, hashes: PartHashes, small: bytearray
@@ -107,21 +125,31 @@ class SnapshotWriter:
                 else:
                     pieces.append(_append(small, content, sha))
             entry["arrays"][name] = [array.dtype.str, list(array.shape), pieces]
+        for name, found in saved.pieces.items():
+            entry["arrays"][name] = self._write_pieces(found, hashes.arrays[name])
         return entry
+
+    def _write_pieces(self, array: ArrayPieces, hashes: Sequence[str]) -> list[Any]:
+        """Write the pieces of an array that are not missing. The others are on the disk."""
+        for index, content in array.pieces.items():
+            self._write_piece(hashes[index], content.data)
+        bounds = [piece_bounds(index, array.nbytes) for index in range(array.count)]
+        pieces = [[sha, end - begin] for sha, (begin, end) in zip(hashes, bounds, strict=True)]
+        return [array.dtype.str, list(array.shape), pieces]
 
     def _write_piece(self, sha: str, content: memoryview) -> None:
         path = self.folder / PIECES / sha
         if sha not in self._durable:
             if not (path.is_file() and _sha256(path.read_bytes()) == sha):
                 partial = path.with_name(f".part-{sha}")
-                _write_durably(partial, content)
+                write_durably(partial, content)
                 partial.rename(path)
             self._durable.add(sha)
 
     def _require_space(self, snapshot: Snapshot, hashes: Mapping[str, PartHashes]) -> None:
         needed = 0
         for key, saved in snapshot.parts.items():
-            for name, array in saved.arrays.items():
+            for name, array in saved.all_arrays().items():
                 shas = hashes[key].arrays[name]
                 new = [sha not in self._durable or array.nbytes < LARGE_BYTES for sha in shas]
                 needed += array.nbytes * sum(new) // max(len(new), 1)
@@ -150,6 +178,8 @@ class SnapshotWriter:
                 needed |= {sha for sha, *_ in _pieces(_read_manifest(path))}
             except (OSError, ValueError):
                 return  # it may need any piece
+        for parts in self._written.values():
+            needed.update(*(shas for part in parts.values() for shas in part.arrays.values()))
         for path in (self.folder / PIECES).iterdir():
             if path.name not in needed:
                 path.unlink()
@@ -165,7 +195,7 @@ def _sha256(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _write_durably(path: Path, content: bytes | memoryview) -> None:
+def write_durably(path: Path, content: bytes | memoryview) -> None:
     """Write a file, and wait until its bytes are on the disk. An error that may pass is tried again."""
 
     def write() -> None:

@@ -19,10 +19,11 @@ from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weigh
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import FailureRecord, Irregularities, RecordSink, RecordSource
 from flowrl.runtime.scheduler import Scheduler
-from flowrl.runtime.snapshot import save_parts
+from flowrl.runtime.snapshot import collect_parts, save_parts
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSink
 from flowrl.runtime.status import NodeStats, SiteStatus, in_graph_order
 from flowrl.runtime.status_reader import read_status
+from flowrl.runtime.stored_pieces import StoredPieces
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
 
@@ -53,6 +54,7 @@ class SerialExecutor(Scheduler):
         self.ended_s: float | None = None
         self.summaries: dict[int, TokenSummary] = {}
         self.snapshots: SnapshotSink | None = None
+        self._stored_pieces = StoredPieces()
         self._requested_cut: CutReason | None = None
         self._deadline_s = float("inf")
         self._learners = self._with_role("learner")
@@ -123,7 +125,7 @@ class SerialExecutor(Scheduler):
 
     def before_first_round(self) -> None:
         if self.graph.snapshots.is_regular:  # a state that cannot be saved is an error now
-            save_parts(self.instances)
+            collect_parts(self.instances)
         limits, counts = self.limits, self.counts  # a run may continue where it had reached a limit
         if limits.train_iters is not None and counts.train_iters >= limits.train_iters:
             raise CutReached(*limit_reached("train_iters", limits.train_iters))
@@ -184,8 +186,9 @@ class SerialExecutor(Scheduler):
             sink.schedule.request()
         rounds = self.site.rounds
         if sink.schedule.due_within(rounds, rounds):
+            self._stored_pieces.set_stored(sink.stored_rounds)
             try:
-                parts = save_parts(self.instances)
+                parts = save_parts(self.instances, rounds, self._stored_pieces)
             except NodeError as error:
                 sink.fail(str(error))
             else:

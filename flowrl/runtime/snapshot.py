@@ -20,9 +20,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
-from flowrl.core.batch import Array
+from flowrl.core.array_pieces import pieces_of
 from flowrl.core.errors import LOADING_STATE, FlowError, NodeError, RunError
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
@@ -32,11 +30,10 @@ from flowrl.runtime.instance import RAISED, Instance
 from flowrl.runtime.instances import Instances
 from flowrl.runtime.linked_nodes import RESEED, load_node_state
 from flowrl.runtime.state_versions import StateVersions
+from flowrl.runtime.stored_pieces import StoredPieces
 from flowrl.runtime.streams import AwaitedQueue, Queue, Token
 
 Parts = Mapping[str, SavedState]
-
-PIECE_BYTES = 1 << 22  # in which the bytes of arrays are hashed, and written to files
 
 
 def node_key(instance: str) -> str:
@@ -66,22 +63,33 @@ class PartHashes:
     arrays: Mapping[str, Sequence[str]]
 
 
-def pieces_of(array: Array) -> Iterator[memoryview]:
-    """Yield the bytes of an array in pieces, of which all but the last have `PIECE_BYTES`."""
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    for begin in range(0, max(len(flat), 1), PIECE_BYTES):
-        yield flat[begin : begin + PIECE_BYTES]
+FindHash = Callable[
+    [int, str, int], str
+]  # of a base, the name of an array, and the index of a piece
 
 
-def hash_part(saved: SavedState) -> PartHashes:
+def hash_part(saved: SavedState, find_hash: FindHash | None = None) -> PartHashes:
+    """Hash a part. `find_hash` returns the hashes of pieces that are missing."""
     arrays, text = saved.parts()
-    return PartHashes(
-        hashlib.sha256(text.encode()).hexdigest(),
-        {
-            name: [hashlib.sha256(piece).hexdigest() for piece in pieces_of(array)]
-            for name, array in arrays.items()
-        },
-    )
+    hashes = {
+        name: [_sha256(piece) for piece in pieces_of(array)] for name, array in arrays.items()
+    }
+    for name, array in saved.pieces.items():
+        found = []
+        for index in range(array.count):
+            piece = array.pieces.get(index)
+            if piece is not None:
+                found.append(_sha256(piece.data))
+            elif find_hash is None or array.base is None:
+                raise ValueError(f"piece {index} of '{name}' is missing")
+            else:
+                found.append(find_hash(array.base, name, index))
+        hashes[name] = found
+    return PartHashes(_sha256(text.encode()), hashes)
+
+
+def _sha256(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def digest_of_hashes(parts: Parts, hashes: Mapping[str, PartHashes]) -> str:
@@ -89,7 +97,7 @@ def digest_of_hashes(parts: Parts, hashes: Mapping[str, PartHashes]) -> str:
     digest = hashlib.sha256()
     for key in sorted(parts):
         digest.update(f"{key}:{hashes[key].text};".encode())
-        for name, array in sorted(parts[key].arrays.items()):
+        for name, array in sorted(parts[key].all_arrays().items()):
             pieces = ",".join(hashes[key].arrays[name])
             digest.update(f"{name}:{array.dtype}:{array.shape}:{pieces};".encode())
     return digest.hexdigest()
@@ -102,8 +110,8 @@ def digest_of_parts(parts: Parts) -> str:
 # saving
 
 
-def save_parts(instances: Instances, may_wait: bool = True) -> dict[str, SavedState]:
-    """Return the parts of a site. All its instances have completed the same rounds.
+def collect_parts(instances: Instances, may_wait: bool = True) -> dict[str, SavedState]:
+    """Return the parts of a site, whose large arrays may be live. All its instances have completed the same rounds.
 
     Without `may_wait`, it is an error if tokens of these rounds are still on their way from other sites.
     """
@@ -119,6 +127,13 @@ def save_parts(instances: Instances, may_wait: bool = True) -> dict[str, SavedSt
     return parts
 
 
+def save_parts(
+    instances: Instances, rounds: int, stored: StoredPieces, may_wait: bool = True
+) -> dict[str, SavedState]:
+    """Return the parts of a site as data that no later firing changes. Pieces that are stored already are left out."""
+    return stored.copy_changed(rounds, collect_parts(instances, may_wait))
+
+
 def _saved(owner: str, make: Callable[[], Mapping[str, Any]]) -> SavedState:
     """Return data as a part; an error names the instance that it belongs to."""
     try:
@@ -132,12 +147,17 @@ def _saved(owner: str, make: Callable[[], Mapping[str, Any]]) -> SavedState:
 
 
 def _instance_data(instance: Instance) -> dict[str, Any]:
+    instance.ctx.reads_live_arrays = True
+    try:
+        state = instance.node.state_dict()
+    finally:
+        instance.ctx.reads_live_arrays = False
     return {
         "fired": instance.fired,
         "counts": list(instance.counts),
         "clock": _clock_data(instance.ctx.clock),
         "restarts": instance.ctx.restarts,
-        "state": instance.node.state_dict(),
+        "state": state,
     }
 
 

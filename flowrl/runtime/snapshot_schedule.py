@@ -26,6 +26,10 @@ class SnapshotSink(Protocol):
 
     schedule: SnapshotSchedule
 
+    @property
+    def stored_rounds(self) -> int | None:
+        """The completed rounds of the newest snapshot of this executor that is stored."""
+
     def mark(self) -> Any:
         """Return how far the run's files have been written."""
 

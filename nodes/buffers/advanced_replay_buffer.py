@@ -110,6 +110,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             needs_rows={"data": (config.batch_size + windows.most_waiting, "batch_size")},
             memory_bytes=plan.memory_bytes(row_bytes + SAMPLER_BYTES)
             + demo_bytes(config, surroundings),
+            state_bytes=plan.state_bytes(row_bytes + SAMPLER_BYTES),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )

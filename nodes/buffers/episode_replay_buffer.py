@@ -54,6 +54,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
             ordered={"batches": True},
             needs_order=frozenset({"data"}),
             memory_bytes=plan.memory_bytes(windows.row_bytes),
+            state_bytes=plan.state_bytes(windows.row_bytes),
             checks_numbers=True,
             nondeterministic=plan.nondeterministic(check_uniform_pacing(config, surroundings)),
         )

@@ -50,6 +50,7 @@ class QueueBuffer(Node):
             needs_order=frozenset({"data"} if rule else ()),
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=config.size * row_bytes(schema),
+            state_bytes=config.size * row_bytes(schema),
             checks_numbers=True,
         )
 

@@ -108,7 +108,7 @@ class ReplayBuffer(Node):
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next batch depends on."""
         return {
-            "rows": self.ring.state_dict(),
+            "rows": self.ring.state_dict(self.ctx.reads_live_arrays),
             "counters": self.counters.state_dict(),
             "pacer": self.pacer.state_dict(),
             "rng": self._sampler.rng.bit_generator.state,

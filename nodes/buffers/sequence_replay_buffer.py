@@ -117,6 +117,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             sequences={"batches": {name: getattr(config, name) for name in SEQUENCE_SETTINGS}},
             needs=needs,
             memory_bytes=plan.memory_bytes(SEQUENCE_BYTES) + demo_bytes(config, surroundings),
+            state_bytes=plan.state_bytes(SEQUENCE_BYTES),
             checks_numbers=True,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )
@@ -309,12 +310,12 @@ class SequenceReplayBuffer(ReplayBuffer):
         return self.sequences.measured(self._last_places, self.ctx.clock.total.train_iters)
 
     def state_dict(self) -> dict[str, Any]:
-        sequences = self._sequences
+        sequences, live = self._sequences, self.ctx.reads_live_arrays
         return {
             **super().state_dict(),
             "cutter": self._cutter.state_dict(),
             "demos": self._demos.state_dict(),
-            "sequences": None if sequences is None else sequences.state_dict(),
+            "sequences": None if sequences is None else sequences.state_dict(live),
             "pending": [list(pair) for pair in self._pending.state_dict()],
             "last_places": self._last_places,
         }

@@ -7,7 +7,9 @@ from textwrap import dedent
 
 import pytest
 
+from flowrl.checks.check import check
 from flowrl.core.wording import count_text
+from flowrl.graph.loading import load_graph
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.render.report import check_json, check_text
@@ -50,6 +52,15 @@ def test_the_report_of_a_sound_graph_has_schedule_edges_and_determinism(checked)
           learner.weights    =>  evaluator.weights  weights, every 10 versions
 
         Deterministic: the same seed gives the same bits, in every placement.""")
+
+
+def test_the_report_has_the_memory_that_snapshots_take():
+    buffer = {"buffer.size": "1000"}
+    lines = check_text(check(load_graph("cartpole_dqn", buffer))).splitlines()
+    assert not any("napshot" in line for line in lines)
+    lines = check_text(check(load_graph("cartpole_dqn", {**buffer, "snapshots.every_s": "60"})))
+    expected = "Snapshots copy the rows that are new since the last one, at most 83.0 KB (buffer)."
+    assert lines.splitlines()[-1] == expected
 
 
 def test_the_report_has_the_sites_of_a_placement(checked):

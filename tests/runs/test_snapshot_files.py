@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flowrl.core.array_pieces import PIECE_BYTES
 from flowrl.core.errors import RunError
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count
@@ -25,7 +26,7 @@ from flowrl.runs.snapshot_files import (
     read_newest_snapshot,
     snapshot_folders,
 )
-from flowrl.runtime.snapshot import PIECE_BYTES, digest_of_parts
+from flowrl.runtime.snapshot import digest_of_parts
 from flowrl.runtime.snapshot_schedule import Snapshot
 
 LARGE = PIECE_BYTES // 2 + 100  # float32 numbers: three pieces

@@ -11,6 +11,7 @@ from flowrl.graph.model import Limits
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import reset_numerics
+from flowrl.runs.snapshot_files import SnapshotWriter, read_newest_snapshot
 from flowrl.runtime.executor import Cut, Executor
 from flowrl.runtime.serial_executor import SerialExecutor
 from flowrl.runtime.sites.coordinator import Coordinator
@@ -27,6 +28,7 @@ class Execution:
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     digest: str = ""
+    stored_rounds: int | None = None
     cut: Cut | None = None
 
     def record(self, source: Any, record: Any) -> None:
@@ -47,15 +49,34 @@ class Execution:
         return {n: digest_of_parts(snapshot.parts) for n, snapshot in found if n > after}
 
 
+@dataclass
+class StoringExecution(Execution):
+    """An execution whose snapshots are written to a folder, and read again."""
+
+    writer: SnapshotWriter | None = None
+    left_out: int = 0  # pieces that snapshots left out, because earlier ones have them
+
+    def write(self, snapshot: Snapshot) -> None:
+        assert self.writer is not None
+        arrays = [array for saved in snapshot.parts.values() for array in saved.pieces.values()]
+        self.left_out += sum(array.count - len(array.pieces) for array in arrays)
+        digest = self.writer.write(snapshot, {})
+        found = read_newest_snapshot(self.writer.run)
+        assert (found.snapshot.rounds, found.state_digest) == (snapshot.rounds, digest)
+        super().write(found.snapshot)
+        self.stored_rounds = snapshot.rounds
+
+
 def execute(
     checked: CheckedGraph,
     placement: str,
     limits: Limits,
     at: Collection[int],
     begin: Snapshot | None = None,
+    sink: Execution | None = None,
 ) -> Execution:
     """Execute a graph, with snapshots after these rounds, from its beginning or from a snapshot."""
-    sink = Execution(SnapshotSchedule(known=at))
+    sink = sink or Execution(SnapshotSchedule(known=at))
     reset_numerics(checked.graph.torch_threads)
     executor: Executor
     if placement == "serial":

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowrl.checks.check import check
+from flowrl.core import array_pieces
 from flowrl.core.batch import Batch
 from flowrl.core.errors import NodeError
 from flowrl.core.node import Node
 from flowrl.core.ports import In
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
+from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.runs import snapshot_files
+from flowrl.runs.snapshot_files import SnapshotWriter
+from flowrl.runtime import stored_pieces
+from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.sites.bundled_cases import COMPARED, SMALL
-from tests.sites.snapshots import compare_continued, execute
+from tests.sites.snapshots import StoringExecution, compare_continued, execute
 from tests.sites.test_same_bits import GRAPHS
 from tests.toys.toy_nodes import Learner
 from tests.toys.toy_runs import toy_graph
@@ -49,6 +57,47 @@ def compare_bundled(graph: str, *placements: str) -> None:
     checked = check(load_graph(graph, sets)).require_sound()
     warm = sum(phase.rounds for phase in checked.program.warmup)
     compare_continued(checked, 3, {warm + 1, warm + 3}, *placements)
+
+
+class KeepsRows(Node):
+    """Stores ten rows in each firing, in a ring of 95."""
+
+    data = In("samples")
+
+    def setup(self) -> None:
+        self.ring = Ring(95)
+
+    def fire(self, data: Batch) -> None:
+        n = np.arange(10) + 10 * data["n"]
+        self.ring.push({"obs": np.stack([n] * 8, 1)})
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.ring.state_dict(self.ctx.reads_live_arrays)
+
+    def load_state_dict(self, state: Any) -> None:
+        self.ring.load_state_dict(state)
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+def test_a_snapshot_that_leaves_out_what_is_stored_is_whole_on_the_disk(
+    placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the newest snapshot is kept, and the ring is full long before the last one."""
+    for module in (stored_pieces, snapshot_files):
+        monkeypatch.setattr(module, "LARGE_BYTES", 1000)
+    monkeypatch.setattr(array_pieces, "PIECE_BYTES", 500)
+    graph = toy_graph(
+        {"c": "Source", "l": "Learner", "k": f"{__name__}:KeepsRows"},
+        ["c -> l, k", "l.weights -> c.weights"],
+    )
+    checked = check(load_data(graph)).require_sound()
+    at, limits = [9, 14, 15, 20, 28, 30], Limits(rounds=30)
+    whole = execute(checked, "serial", limits, at)
+    sink = StoringExecution(SnapshotSchedule(known=at), writer=SnapshotWriter(tmp_path, keep=1))
+    stored = execute(checked, placement, limits, at, sink=sink)
+    assert stored.digests() == whole.digests()
+    if placement == "serial":  # other sites may be told too late what is stored
+        assert sink.left_out > 15
 
 
 class KeepsAnObject(Node):

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from flowrl.channels import ChannelLimits
+from flowrl.core.array_pieces import ArrayPieces
 from flowrl.core.plain_data import DataCodec
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count, State
@@ -26,12 +29,30 @@ from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
 def encode_parts(parts: Parts) -> dict[str, Any]:
     """Return parts of a snapshot as channels carry them."""
-    return {key: [dict(saved.arrays), saved.text] for key, saved in parts.items()}
+    return {
+        key: [
+            dict(saved.arrays),
+            saved.text,
+            {name: _encode_pieces(array) for name, array in saved.pieces.items()},
+        ]
+        for key, saved in parts.items()
+    }
+
+
+def _encode_pieces(array: ArrayPieces) -> list[Any]:
+    return [array.dtype.str, list(array.shape), array.base, dict(array.pieces)]
 
 
 def decode_parts(data: Mapping[str, Any]) -> dict[str, SavedState]:
     """Return the parts of a snapshot that a channel has carried."""
-    return {key: SavedState(arrays, text) for key, (arrays, text) in data.items()}
+    return {
+        key: SavedState(arrays, text, {n: _decode_pieces(*found) for n, found in pieces.items()})
+        for key, (arrays, text, pieces) in data.items()
+    }
+
+
+def _decode_pieces(dtype: str, shape: list[int], base: int | None, pieces: Any) -> ArrayPieces:
+    return ArrayPieces(np.dtype(dtype), tuple(shape), base, pieces)
 
 
 COMMANDS, REPORTS, FAILURES = "down", "up", "failed"  # prefixes of the channels' names
@@ -94,6 +115,13 @@ class SavePartsAt:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotStored:
+    """The snapshot of these rounds is stored. The site may leave out what it has in later ones."""
+
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoadParts:
     """Before its first firing, the site shall load its parts of a snapshot, which was saved after this many rounds."""
 
@@ -123,6 +151,7 @@ Command = (
     | HoldRounds
     | CutAt
     | SavePartsAt
+    | SnapshotStored
     | LoadParts
     | HaltFreeSite
     | SendResults

@@ -29,12 +29,14 @@ from flowrl.runtime.control.messages import (
     SendResults,
     SiteProgress,
     SiteTokenHashes,
+    SnapshotStored,
 )
 from flowrl.runtime.interruptions import SiteStopped
 from flowrl.runtime.remote.waiting import WAIT_S
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.status_reader import read_status
+from flowrl.runtime.stored_pieces import StoredPieces
 from flowrl.runtime.token_hashing import TokenHash
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
@@ -56,6 +58,7 @@ class CoordinatorMessages:
         self.saves_at: set[int] = (
             set()
         )  # the completed rounds after which parts of snapshots are to be saved
+        self.stored_pieces = StoredPieces()
         self.parts_to_load: LoadParts | None = None
         self.results_requested = False
         self.must_leave = False
@@ -78,6 +81,8 @@ class CoordinatorMessages:
                 self.on_hold()
             elif isinstance(command, SavePartsAt):
                 self.saves_at.add(command.rounds)
+            elif isinstance(command, SnapshotStored):
+                self.stored_pieces.set_stored(command.rounds)
             elif isinstance(command, LoadParts):
                 self.parts_to_load = command
             elif isinstance(command, HashTokens):

@@ -46,6 +46,7 @@ from flowrl.runtime.control.messages import (
     SiteReady,
     SiteResults,
     SiteTokenHashes,
+    SnapshotStored,
     TrainItersReached,
     decode_parts,
     encode_parts,
@@ -134,6 +135,7 @@ class Coordinator:
         self.summaries: dict[int, TokenSummary] = {}
         self.snapshots: SnapshotSink | None = None
         self._pending_snapshots: dict[int, PendingSnapshot] = {}  # by completed rounds
+        self._stored_rounds: int | None = None  # of which the sites know that they are stored
         self._continued: Snapshot | None = None
         self._part_sites = site_of_parts(checked, layout)
         self._peek_requests: deque[PeekRequest] = deque()
@@ -284,9 +286,17 @@ class Coordinator:
 
     def _save_at(self, rounds: Iterable[int]) -> None:
         """Let all sites save their parts when they have completed these rounds."""
+        self._announce_stored()
         for number in sorted(set(rounds) - self._pending_snapshots.keys()):
             self._pending_snapshots[number] = PendingSnapshot(set(self.sites.names))
             self.sites.send(SavePartsAt(number))
+
+    def _announce_stored(self) -> None:
+        """Tell sites which snapshot is stored, so that they do not copy again what it has."""
+        rounds = None if self.snapshots is None else self.snapshots.stored_rounds
+        if rounds is not None and rounds != self._stored_rounds:
+            self._stored_rounds = rounds
+            self.sites.send(SnapshotStored(rounds))
 
     def _release_snapshots(self, completed: int) -> None:
         """Mark the run's files for snapshots of rounds that all sites have completed, at the end of those rounds."""

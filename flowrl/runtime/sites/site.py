@@ -48,7 +48,7 @@ from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
 from flowrl.runtime.remote.errors import describe_error
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position
-from flowrl.runtime.snapshot import save_parts
+from flowrl.runtime.snapshot import collect_parts, save_parts
 
 FLUSH_S = 0.0005  # tokens of shorter firings are sent together
 FAILURE_S = 5.0  # in which the coordinator shall receive the report of a failure
@@ -157,7 +157,7 @@ class SiteScheduler(Scheduler):
             self._waits.until_coordinator(self._may_begin_round)
         self._site_edges.send_initial_versions()
         if self.graph.snapshots.is_regular:  # a state that cannot be saved is an error now
-            save_parts(self.instances)
+            collect_parts(self.instances)
 
     def before_round(self) -> RoundStop | None:
         """Wait for a lease, and return where the round ends early if the cut is in it."""
@@ -195,7 +195,8 @@ class SiteScheduler(Scheduler):
 
     def _copied_parts(self, rounds: int, may_wait: bool = True) -> SavedParts | PartsNotSaved:
         try:
-            return SavedParts(rounds, encode_parts(save_parts(self.instances, may_wait)))
+            parts = save_parts(self.instances, rounds, self._messages.stored_pieces, may_wait)
+            return SavedParts(rounds, encode_parts(parts))
         except NodeError as error:
             return PartsNotSaved(rounds, str(error))
 

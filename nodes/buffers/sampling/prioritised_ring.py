@@ -164,9 +164,9 @@ class PrioritisedRing(Ring):
         self.sampler.clear()
         self.live, self.withheld = 0, self.withheld[:0]
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, live: bool = False) -> dict[str, Any]:
         return {
-            "ring": super().state_dict(),
+            "ring": super().state_dict(live),
             "priorities": self.sampler.state_dict(self.used_places),
             "counts": (self.live, self.removed),
             "withheld": self.withheld,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -32,6 +32,8 @@ DecompressRow = Callable[[bytes, int], bytes]  # the second argument is the deco
 class CompressedStorage(Storage):
     """Stores columns in memory, compressed without loss. Columns with small rows stay arrays."""
 
+    frees_rows: ClassVar[bool] = True
+
     class Config(BaseConfig):
         codec: Literal["auto", "lz4", "zlib"] = param(
             "auto", "auto: lz4 if it is installed (pip install 'flowrl[fast]'), else zlib"
@@ -49,7 +51,7 @@ class CompressedStorage(Storage):
         return {
             name: CompressedColumn(column, places, compress, decompress)
             if self._is_large(column)
-            else as_column_store(column.empty(places))
+            else as_column_store(np.zeros((places, *column.shape), column.dtype))
             for name, (column, places) in columns.items()
         }
 
@@ -91,6 +93,9 @@ class CompressedColumn:
 
     def grow(self, places: int) -> None:
         self._rows += [None] * (places - len(self._rows))
+
+    def __getitem__(self, places: slice, /) -> Array:
+        return self.take(np.arange(*places.indices(len(self._rows))))
 
     def __setitem__(self, places: slice | Array, rows: Array, /) -> None:
         indices = range(*places.indices(len(self._rows))) if isinstance(places, slice) else places

@@ -141,8 +141,8 @@ class FrameDeduplicator:
         for pool in self._pools.values():
             pool.clear()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {name: pool.state_dict() for name, pool in self._pools.items()}
+    def state_dict(self, live: bool = False) -> dict[str, Any]:
+        return {name: pool.state_dict(live) for name, pool in self._pools.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for name, pool in self._pools.items():

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowrl.core.array_pieces import LiveArray
 from flowrl.core.batch import Array, Column
 from flowrl.nodes.buffers.storage.storage import ColumnStore
 
 SPARE_EVERY_ROWS = 32  # rows for each spare frame; spare frames are for the ends of episodes
+BLOCK_PLACES = 256
 MAX_OFFSET = 16  # the largest n of n-step rows whose `next_obs` is shared
 RECOVERED_BLOCK_ROWS = 64  # the size of the blocks in which recovered rows are evicted
 
@@ -67,6 +69,11 @@ class FramePool:
         self.written = 0  # frames ever written; the number of the next frame
         self._pool, self._grow = pool, grow
         self._place_of = np.arange(len(pool))  # frame f is at place _place_of[f % len(pool)]
+        self._used = 0  # the number of places up to the last one that was written
+        self._writes = 0
+        # Of the newest write to each block of places; they say what has changed since a snapshot.
+        self._write_numbers = np.zeros(len(pool) // BLOCK_PLACES + 1, np.int64)
+        self._content = object()  # replaced when places change otherwise
         # The `next_obs` of a row is the `obs` of the row at this offset; 0 if it is not known yet.
         self._offset = 0
         # Pairs (row, frame): the row and all later rows need no frame with a lower number.
@@ -130,7 +137,12 @@ class FramePool:
 
     def write(self, encoded: EncodedRows) -> None:
         """Write the new frames of encoded rows."""
-        self._pool[encoded.places] = encoded.frames
+        places = encoded.places
+        self._pool[places] = encoded.frames
+        if len(places):
+            self._writes += 1
+            self._write_numbers[places // BLOCK_PLACES] = self._writes
+            self._used = max(self._used, int(places.max()) + 1)
 
     def decode(self, places: Array) -> Array:
         """Return observations (n, …) from the places of their frames (n, stacked)."""
@@ -144,13 +156,13 @@ class FramePool:
         self._floors.clear()
         self._tails = self._tails[:0]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the frames that rows need, their places, and the frames that the next rows may share."""
-        places = self._places(np.arange(self._floor, self.written))
+    def state_dict(self, live: bool = False) -> dict[str, Any]:
+        """Return the frames at their places, and the frames that the next rows may share."""
+        frames = self._live_array(self._pool, self._used, self._newest_write)
+        place_of = self._live_array(self._place_of, len(self._place_of), lambda first, stop: 0)
         return {
-            "frames": self._pool.take(places, 0, mode="clip"),
-            "places": places,
-            "room": len(self._place_of),
+            "frames": frames if live else frames.copy(),
+            "place_of": place_of if live else place_of.copy(),
             "written": self.written,
             "ahead": self._offset,
             "floors": list(self._floors),
@@ -159,12 +171,34 @@ class FramePool:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore frames at their places."""
-        self._reserve(int(state["room"]))
+        place_of = np.array(state["place_of"], np.int64)
+        if len(place_of) > len(self._pool):
+            self._grow_to(len(place_of))
         self.written, self._offset = int(state["written"]), int(state["ahead"])
         self._floors = deque((int(row), int(frame)) for row, frame in state["floors"])
         self._tails = np.array(state["tails"], np.int64).reshape(-1, self.stacked)
-        self._assign_places(np.array(state["places"], np.int64))
-        self._pool[state["places"]] = state["frames"]
+        if len(self._pool) == len(place_of):
+            self._place_of = place_of
+        else:
+            needed = np.arange(self._floor, self.written)
+            self._assign_places(place_of[needed % len(place_of)])
+        self._used = len(state["frames"])
+        self._pool[0 : self._used] = state["frames"]
+        self._content = object()
+
+    def _live_array(
+        self, rows: ColumnStore, used: int, version: Callable[[int, int], int]
+    ) -> LiveArray:
+        sample = rows[0:0]
+        shape = (used, *sample.shape[1:])
+        return LiveArray(
+            sample.dtype, shape, lambda first, stop: rows[first:stop], version, self._content
+        )
+
+    def _newest_write(self, first: int, stop: int) -> int:
+        """Return the number of the newest write to these places."""
+        blocks = slice(first // BLOCK_PLACES, (stop - 1) // BLOCK_PLACES + 1)
+        return int(self._write_numbers[blocks].max())
 
     def recover(self, places: Array, first_row: int) -> None:
         """Continue with a pool that contains the frames of rows, by their places (n, …), the oldest row first."""
@@ -172,6 +206,7 @@ class FramePool:
         order = np.argsort(first)
         number = np.argsort(order)[which.reshape(places.shape)]
         self.written = len(distinct)
+        self._used = int(distinct[-1]) + 1
         self._assign_places(distinct[order])
         lowest = np.minimum.accumulate(number.min(1)[::-1])[::-1]
         blocks = range(0, len(places), RECOVERED_BLOCK_ROWS)
@@ -255,8 +290,16 @@ class FramePool:
                 f"rows that are pushed together need {needed} frames, but `size_bytes` allows "
                 f"{len(self._place_of)}; increase `size_bytes`, or push fewer rows at once"
             )
+        self._grow_to(needed + needed // SPARE_EVERY_ROWS)
+
+    def _grow_to(self, places: int) -> None:
+        if self._grow is None:
+            raise ValueError(
+                f"the state has {places} frames, but `size_bytes` allows {len(self._pool)}; "
+                "set `size_bytes` as in the run that saved the state"
+            )
         occupied = self._places(np.arange(self._floor, self.written))
-        self._pool = self._grow(self._pool, needed + needed // SPARE_EVERY_ROWS)
+        self._pool = self._grow(self._pool, places)
         self._assign_places(occupied)
 
     def _assign_places(self, occupied: Array) -> None:
@@ -268,6 +311,8 @@ class FramePool:
         self._place_of = np.empty(places, np.int64)
         self._place_of[slots] = occupied
         self._place_of[free[0]] = np.flatnonzero(free[1])
+        self._write_numbers = np.resize(self._write_numbers, places // BLOCK_PLACES + 1)
+        self._content = object()
 
 
 def _equal(a: Array, b: Array) -> Array:

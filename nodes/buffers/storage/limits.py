@@ -6,13 +6,10 @@ import os
 import re
 from pathlib import Path
 
+from flowrl.machine.resource_limits import free_memory_bytes
+
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 BYTES_PATTERN = r"^\d+(\.\d+)? ?([KMGT]i?)?B$"  # 800MB, 1.5 GB, 2GiB
-MEMORY_FILES = (
-    Path("/proc/meminfo"),
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 
 def parse_bytes(text: str) -> int:
@@ -34,20 +31,9 @@ def max_rows(size: int, size_bytes: str | None, row_bytes: int) -> int:
     return min(size, allowed)
 
 
-def available_bytes() -> int | None:
-    """Return the memory that can be allocated without swapping, or None if the system does not report it."""
-    limits = []
-    for line in _read_lines(MEMORY_FILES[0]):
-        if line.startswith("MemAvailable:"):
-            limits.append(int(line.split()[1]) * 1024)
-    for file in MEMORY_FILES[1:]:
-        limits += [int(line) for line in _read_lines(file) if line.isdigit()]
-    return min(limits, default=None)
-
-
 def require_memory(required_bytes: int, what: str = "the buffer") -> None:
     """Refuse an allocation that exceeds the free memory, for which the system would kill a process."""
-    free = available_bytes()
+    free = free_memory_bytes()
     if free is not None and required_bytes > free:
         raise MemoryError(
             f"{what} would take {required_bytes / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free; "
@@ -65,10 +51,3 @@ def preallocate(file: int, path: Path, required_bytes: int) -> None:
             f"'{path}' cannot take {required_bytes / 1e9:.3f} GB: {failed.strerror}; "
             "reduce `size`, or set `path` to a folder on another disk",
         ) from failed
-
-
-def _read_lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

@@ -24,8 +24,9 @@ from flowrl.core.config import param
 from flowrl.core.context import Context
 from flowrl.core.json_text import parse_object
 from flowrl.machine.processes import process_exists
+from flowrl.machine.resource_limits import free_memory_bytes
 from flowrl.nodes.buffers.storage.commit_file import CommitFile, CommitRecord
-from flowrl.nodes.buffers.storage.limits import available_bytes, preallocate
+from flowrl.nodes.buffers.storage.limits import preallocate
 from flowrl.nodes.buffers.storage.storage import (
     Allocations,
     ColumnStore,
@@ -226,11 +227,14 @@ class MappedColumn:
         length = os.fstat(self._file).st_size
         mapped = self._map = mmap.mmap(self._file, length, prot=mmap.PROT_READ)
         mapped.madvise(mmap.MADV_RANDOM)  # rows are drawn in random order
-        free = available_bytes()
+        free = free_memory_bytes()
         self._prefetches = free is not None and length > free // 2
         count = length // row_bytes if self._column.row_bytes else places
         flat = np.frombuffer(mapped, np.uint8, count * self._column.row_bytes)
         self._rows: Array = flat.view(self._column.dtype).reshape(count, *self._column.shape)
+
+    def __getitem__(self, places: slice, /) -> Array:
+        return self._rows[places]
 
     def __setitem__(self, places: slice | Array, rows: Array, /) -> None:
         """Write rows. Rows at consecutive places are written together."""

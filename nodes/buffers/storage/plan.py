@@ -63,6 +63,10 @@ class StoragePlan:
         stored = make_storage(self._config.storage).memory_bytes(self.rows * self._row_bytes)
         return stored + self.rows * bookkeeping_bytes
 
+    def state_bytes(self, bookkeeping_bytes: int = 0) -> int:
+        """Return the bytes of all rows in a snapshot, wherever the rows are."""
+        return self.rows * (self._row_bytes + bookkeeping_bytes)
+
     def nondeterministic(self, pacing: str = "") -> str:
         """Return why two runs may differ, which is due to the pacing, the storage, or both."""
         storage = make_storage(self._config.storage)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrl.core.array_pieces import LiveArray
 from flowrl.core.batch import Array, Column, Schema, row_bytes
 from flowrl.nodes.buffers.storage.deduplication import FrameDeduplicator
 from flowrl.nodes.buffers.storage.limits import max_rows, require_memory
@@ -49,6 +50,8 @@ class Ring:
         self._row_bytes = 0  # before compression
         self._checked_types: ArrayTypes = []  # the types of the newest push, which are valid
         self._next_place = 0
+        # Replaced when the bytes at places change without new numbers of rows.
+        self._content = object()
         self._size_bytes = size_bytes
         self._persistent = self.storage.persistent
         self.recovery_report = ""  # describes the rows that an earlier process left
@@ -190,6 +193,8 @@ class Ring:
     def discard(self, places: Array) -> None:
         """Let the storage free these rows, which are never read again."""
         self.storage.discard(self.columns, places)
+        if self.storage.frees_rows:
+            self._content = object()
 
     def clear(self) -> None:
         """Remove all rows. Memory and files stay allocated."""
@@ -197,6 +202,7 @@ class Ring:
             self.storage.release_before(self.written)
             self.discard(np.arange(self.size))
         self.row_count = self._next_place = 0
+        self._content = object()
         if self._deduplicator is not None:
             self._deduplicator.clear()
 
@@ -212,22 +218,45 @@ class Ring:
         self.columns = {}
         self.storage.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy of all rows, the oldest first, and the place of the next row."""
-        require_memory(self.row_count * self._row_bytes, "a copy of the buffer's rows")
-        places = self.held_places()
+    def state_dict(self, live: bool = False) -> dict[str, Any]:
+        """Return the rows at their places, and the place of the next row.
+
+        With `live`, columns are `LiveArray`: they are read before anything else is pushed.
+        """
+        used, frames = self.used_places, self._deduplicator
+        if not live:
+            require_memory(used * self._row_bytes, "a copy of the buffer's rows")
+        columns = {name: self._live_column(rows, used) for name, rows in self.columns.items()}
         return {
-            "columns": {k: rows.take(places, 0, mode="clip") for k, rows in self.columns.items()},
-            "metadata": {name: array[places] for name, array in self.metadata.items()},
+            "columns": columns if live else {name: rows.copy() for name, rows in columns.items()},
+            "metadata": {name: array[:used].copy() for name, array in self.metadata.items()},
             "schema": {name: (c.dtype, c.shape) for name, c in self._schema.items()},
-            "frames": None if self._deduplicator is None else self._deduplicator.state_dict(),
+            "frames": None if frames is None else frames.state_dict(live),
             "size": self.size,
+            "rows": self.row_count,
             "next_place": self._next_place,
             "written": self.written,
         }
 
+    def _live_column(self, rows: ColumnStore, used: int) -> LiveArray:
+        """Return the first `used` places of a column. A place has changed if a row with a new number is there."""
+        sample = rows[0:0]
+        return LiveArray(
+            sample.dtype,
+            (used, *sample.shape[1:]),
+            lambda first, stop: rows[first:stop],
+            self._newest_number,
+            self._content,
+        )
+
+    def _newest_number(self, first: int, stop: int) -> int:
+        """Return the number of the newest row at these places. Numbers increase, except after the newest row."""
+        newest = (self._next_place - 1) % self.size
+        place = newest if first <= newest < stop else stop - 1
+        return self.written - 1 - (self._next_place - 1 - place) % self.size
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore rows at their places, or from place 0 on if the size differs."""
+        """Restore rows at their places, or the oldest first from place 0 on if the size differs."""
         if (state["frames"] is None) != (self._deduplicator is None):
             raise ValueError(
                 "the state and this buffer differ in whether frames are deduplicated; "
@@ -236,7 +265,7 @@ class Ring:
         schema = {k: Column(dtype, tuple(s)) for k, (dtype, s) in state["schema"].items()}
         if schema and not self._schema:
             self._allocate(schema)
-        rows = len(next(iter(state["columns"].values()), ()))
+        rows = int(state["rows"])
         if rows > self.size:
             raise ValueError(f"the state holds {rows} rows; this buffer's size is {self.size}")
         self.clear()
@@ -245,13 +274,17 @@ class Ring:
         if self._deduplicator is not None and schema:
             self._deduplicator.load_state_dict(state["frames"])
         self.row_count, self.written = rows, int(state["written"])
-        same_size = state["size"] == self.size
-        self._next_place = int(state["next_place"]) if same_size else rows % self.size
-        places = self.held_places()
-        for name, array in state["columns"].items():
-            self.columns[name][places] = array
-        for name, array in state["metadata"].items():
-            self.metadata[name][places] = array
+        self._next_place = int(state["next_place"])
+        columns, metadata = state["columns"], state["metadata"]
+        if state["size"] != self.size:
+            places = (self._next_place - rows + np.arange(rows)) % int(state["size"])
+            columns = {name: array[places] for name, array in columns.items()}
+            metadata = {name: array[places] for name, array in metadata.items()}
+            self._next_place = rows % self.size
+        for name, array in columns.items():
+            self.columns[name][0 : len(array)] = array
+        for name, array in metadata.items():
+            self.metadata[name][: len(array)] = array
         self.flush()
 
     def _allocate(self, schema: Schema) -> None:

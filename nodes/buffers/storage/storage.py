@@ -28,6 +28,9 @@ class ColumnStore(Protocol):
     def nbytes(self) -> int:
         """The bytes that the rows take in the medium."""
 
+    def __getitem__(self, places: slice, /) -> Array:
+        """Return the rows at a slice of places, perhaps as a view."""
+
     def __setitem__(self, places: Any, rows: Array, /) -> None:
         """Write rows at a slice or an array of places."""
 
@@ -62,6 +65,8 @@ class Storage(Part):
     """
 
     kind = "storage"
+    # Whether discarded rows are read as zeros, and not as they were.
+    frees_rows: ClassVar[bool] = False
     # Whether rows outlive the process. Only then are `release_before` and `after_write` called.
     persistent: ClassVar[bool] = False
 
@@ -112,9 +117,9 @@ class MemoryStorage(Storage):
         return row_bytes
 
     def allocate(self, columns: Allocations, layout: RingLayout) -> dict[str, ColumnStore]:
-        """Allocate uninitialised arrays. The system provides their pages when they are first written."""
+        """Allocate arrays of zeros. The system provides their pages when they are first written."""
         return {
-            name: as_column_store(column.empty(places))
+            name: as_column_store(np.zeros((places, *column.shape), column.dtype))
             for name, (column, places) in columns.items()
         }
 
@@ -126,7 +131,7 @@ def grow_array(rows: ColumnStore, places: int) -> ColumnStore:
     """Copy an array to one with more places."""
     old = np.asarray(rows)
     require_memory(places * (old.nbytes // max(len(old), 1)))
-    larger = np.empty((places, *old.shape[1:]), old.dtype)
+    larger = np.zeros((places, *old.shape[1:]), old.dtype)
     larger[: len(old)] = old
     return as_column_store(larger)
 

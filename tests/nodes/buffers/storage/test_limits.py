@@ -9,6 +9,7 @@ import pytest
 
 from flowrl.core.batch import Column
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.machine import resource_limits
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.storage import limits
 from flowrl.nodes.buffers.storage.mapped import MappedStorage
@@ -49,7 +50,7 @@ def test_a_buffer_larger_than_free_memory_is_refused_before_it_is_allocated(
 ) -> None:
     info = tmp_path / "meminfo"
     info.write_text("MemTotal: 9 kB\nMemAvailable:       2 kB\n")
-    monkeypatch.setattr(limits, "MEMORY_FILES", (info, tmp_path / "none"))
+    monkeypatch.setattr(resource_limits, "MEMORY_FILES", (info, tmp_path / "none"))
     small, large = Ring(20), Ring(21)
     small.push({"obs": np.zeros((1, 100), np.uint8)})
     with pytest.raises(MemoryError, match=r"would take 0\.0 GB.*reduce `size`"):
@@ -64,7 +65,7 @@ def test_a_state_larger_than_free_memory_is_refused(
     ring.push({"obs": np.zeros((15, 1000), np.uint8)})
     info = tmp_path / "meminfo"
     info.write_text("MemAvailable:       14 kB\n")
-    monkeypatch.setattr(limits, "MEMORY_FILES", (info, tmp_path / "none"))
+    monkeypatch.setattr(resource_limits, "MEMORY_FILES", (info, tmp_path / "none"))
     with pytest.raises(MemoryError, match=r"a copy of the buffer's rows would take"):
         ring.state_dict()
     info.write_text("MemAvailable:       16 kB\n")
@@ -75,8 +76,8 @@ def test_a_state_larger_than_free_memory_is_refused(
 def test_without_a_report_of_free_memory_every_allocation_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MEMORY_FILES", (tmp_path / "a", tmp_path / "b"))
-    assert limits.available_bytes() is None
+    monkeypatch.setattr(resource_limits, "MEMORY_FILES", (tmp_path / "a", tmp_path / "b"))
+    assert resource_limits.free_memory_bytes() is None
     limits.require_memory(10**18)
 
 

@@ -415,7 +415,7 @@ def test_rows_of_any_dtype_are_written_at_any_places(tmp_path: Path, column: Col
 def test_rows_of_a_file_larger_than_memory_are_read_correctly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapped, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(mapped, "free_memory_bytes", lambda: 1000)
     found = MappedColumn(tmp_path / "0.rows", Column("uint8", (3000,)), 20)
     values = np.random.default_rng(0).integers(0, 255, (20, 3000), np.uint8)
     found[0:20] = values

@@ -16,9 +16,10 @@ import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import param
 from flowrl.core.errors import NodeError
+from flowrl.machine import resource_limits
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
-from flowrl.nodes.buffers.storage import compressed, limits
+from flowrl.nodes.buffers.storage import compressed
 from flowrl.nodes.buffers.storage.compressed import CompressedColumn, CompressedStorage
 from flowrl.nodes.buffers.storage.deduplication import FrameDeduplicator
 from flowrl.nodes.buffers.storage.ring import Ring
@@ -103,7 +104,7 @@ def test_free_memory_is_checked_while_compressed_rows_arrive(
 ) -> None:
     info = tmp_path / "meminfo"
     info.write_text("MemAvailable:       300 kB\n")
-    monkeypatch.setattr(limits, "MEMORY_FILES", (info, tmp_path / "none"))
+    monkeypatch.setattr(resource_limits, "MEMORY_FILES", (info, tmp_path / "none"))
     monkeypatch.setattr(compressed, "CHECK_BYTES", 200_000)
     # More rows than could be allocated uncompressed.
     ring = Ring(10**6, storage=CompressedStorage())

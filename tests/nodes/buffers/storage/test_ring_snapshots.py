@@ -1,0 +1,154 @@
+"""What a ring gives to a snapshot: rows at their places, of which only pieces with new rows are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowrl.core import array_pieces
+from flowrl.core.array_pieces import ArrayPieces
+from flowrl.core.batch import Array
+from flowrl.core.saved_state import SavedState
+from flowrl.nodes.buffers.storage import frame_pool
+from flowrl.nodes.buffers.storage.compressed import CompressedStorage
+from flowrl.nodes.buffers.storage.deduplication import FrameDeduplicator
+from flowrl.nodes.buffers.storage.mapped import MappedStorage
+from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.buffers.storage.storage import MemoryStorage, Storage
+from flowrl.runtime import stored_pieces
+from flowrl.runtime.snapshot import digest_of_parts
+from flowrl.runtime.stored_pieces import StoredPieces
+
+SIZE, ROW_BYTES = 120, 24
+STORAGES: Mapping[str, Callable[[Path], Storage]] = {
+    "memory": lambda folder: MemoryStorage(),
+    "mapped": lambda folder: MappedStorage(path=str(folder / "rows"), flush_every_rows=50),
+    "compressed": lambda folder: CompressedStorage(codec="zlib", least_row_bytes=8),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of 100 bytes, which end within rows."""
+    monkeypatch.setattr(array_pieces, "PIECE_BYTES", 100)
+    monkeypatch.setattr(stored_pieces, "LARGE_BYTES", 1)
+    monkeypatch.setattr(frame_pool, "BLOCK_PLACES", 8)
+
+
+class Snapshots:
+    """Saves a ring again and again, and keeps what a disk would have."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring, self.stored, self.rounds = ring, StoredPieces(), 0
+        self._whole: dict[str, dict[int, Array]] = {}
+
+    def save(self, is_stored: bool = True) -> tuple[dict[str, Any], int]:
+        """Save the ring; return its state as a reader would find it, and the number of copied pieces."""
+        self.rounds += 1
+        live = {"ring": SavedState.of({"state": self.ring.state_dict(live=True)})}
+        saved = self.stored.copy_changed(self.rounds, live)["ring"]
+        whole = {
+            name: {**self._known(name, array), **array.pieces}
+            for name, array in saved.pieces.items()
+        }
+        if is_stored:
+            self._whole = whole
+            self.stored.set_stored(self.rounds)
+        full = {
+            name: ArrayPieces(array.dtype, array.shape, None, whole[name])
+            for name, array in saved.pieces.items()
+        }
+        found = SavedState(saved.arrays, saved.text, full)
+        assert digest_of_parts({"ring": found}) == digest_of_parts({"ring": self.copied()})
+        copied = sum(len(array.pieces) for array in saved.pieces.values())
+        return found.state_dict()["state"], copied
+
+    def _known(self, name: str, array: ArrayPieces) -> dict[int, Array]:
+        known = self._whole.get(name, {}) if array.base is not None else {}
+        return {index: piece for index, piece in known.items() if index < array.count}
+
+    def copied(self) -> SavedState:
+        return SavedState.of({"state": self.ring.state_dict()})
+
+
+def rows(first: int, count: int) -> dict[str, Array]:
+    numbers = np.arange(first, first + count)
+    obs = np.repeat(numbers, 3).reshape(count, 3).astype(np.float64)
+    return {"obs": obs, "next_obs": obs + 1, "reward": numbers.astype(np.float32)}
+
+
+def make_ring(storage: Storage, once: bool, size: int = SIZE) -> Ring:
+    deduplicator = FrameDeduplicator({"obs": 1}) if once else None
+    return Ring(size, storage=storage, deduplicator=deduplicator, metadata={"use": "int32"})
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("storage", STORAGES)
+def test_what_is_copied_with_what_is_stored_is_the_whole_state(
+    storage: str, once: bool, tmp_path: Path
+) -> None:
+    """With random pushes, which also exceed the size, clears, discarded rows, and snapshots that are not stored."""
+    rng = np.random.default_rng(0)
+    ring = make_ring(STORAGES[storage](tmp_path), once)
+    snapshots, number = Snapshots(ring), 0
+    for step in range(60):
+        count = int(rng.choice([0, 1, 7, 30, SIZE, SIZE + 5], p=[0.1, 0.2, 0.3, 0.3, 0.05, 0.05]))
+        if once:
+            count = min(count, SIZE)
+        ring.push(rows(number, count), use=step)
+        number += count + int(rng.integers(2))
+        if rng.random() < 0.05:
+            ring.clear()
+        if rng.random() < 0.1 and not once:
+            ring.discard(rng.integers(0, SIZE, 3))
+        state, _ = snapshots.save(is_stored=bool(rng.random() < 0.6))
+    copy = make_ring(MemoryStorage(), once)
+    copy.load_state_dict(state)
+    assert digest_of_parts({"ring": Snapshots(copy).copied()}) == digest_of_parts(
+        {"ring": snapshots.copied()}
+    )
+    for name, column in ring.in_order().items():
+        np.testing.assert_array_equal(copy.in_order()[name], column)
+    ring.close()
+
+
+@pytest.mark.parametrize("once", [False, True])
+@pytest.mark.parametrize("storage", STORAGES)
+def test_only_pieces_with_new_rows_are_copied_when_a_ring_is_full(
+    storage: str, once: bool, tmp_path: Path
+) -> None:
+    ring = make_ring(STORAGES[storage](tmp_path), once)
+    snapshots = Snapshots(ring)
+    ring.push(rows(0, SIZE), use=0)
+    ring.push(rows(SIZE, 50), use=0)
+    _, first = snapshots.save()
+    assert snapshots.save()[1] == 0
+    ring.push(rows(SIZE + 50, 4), use=0)
+    _, later = snapshots.save()
+    assert 3 <= later <= 9 < first / 5
+    ring.close()
+
+
+def test_rows_of_a_new_ring_are_copied_though_their_numbers_are_those_of_an_old_one() -> None:
+    old, new = make_ring(MemoryStorage(), False), make_ring(MemoryStorage(), False)
+    snapshots = Snapshots(old)
+    old.push(rows(0, SIZE), use=0)
+    snapshots.save()
+    new.push(rows(7, SIZE), use=0)
+    snapshots.ring = new
+    state, _ = snapshots.save()
+    assert state["columns"]["reward"][0] == 7
+
+
+def test_a_ring_of_another_size_takes_the_rows_the_oldest_first() -> None:
+    ring = make_ring(MemoryStorage(), False)
+    ring.push(rows(0, SIZE), use=0)
+    ring.push(rows(SIZE, 50), use=0)
+    larger = make_ring(MemoryStorage(), False, SIZE + 40)
+    larger.load_state_dict(Snapshots(ring).save()[0])
+    larger.push(rows(SIZE + 50, 60), use=0)
+    assert larger.in_order()["reward"].tolist() == [*range(70, 230)]
