@@ -3,9 +3,10 @@
     python -m bench update [--only NAME ...] [--seconds S]
 
 The bare work of an iteration is recorded from it: the passes through modules on the same inputs, with and without
-gradients, and for each gradient step a backward pass of the means of its heads, and a step of torch.optim.Adam. What is
-left is the cost of the algorithm and of flowrl: losses, targets, advantages, metrics, columns, copies. Both take turns;
-times are of the CPU, in one thread, and the smallest of all turns counts, because other programs can only add to it.
+gradients, and for each gradient step a backward pass from the means of the heads, through all networks on the way to
+the parameters, and a step of torch.optim.Adam. What is left is the cost of the algorithm and of flowrl: losses,
+targets, advantages, metrics, columns, copies. Both take turns; times are of the CPU, in one thread, and the smallest of
+all turns counts, because other programs can only add to it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,8 @@ from flowrl.nodes.models.networks import TrainableNetwork, trainable_networks
 OBS = Column("float32", (8,))
 DISCRETE, REAL = Column("int64", n=4), Column("float32", (2,), low=-1.0, high=1.0)
 ROWS = {"on-policy": 2048, "replay": 256, "sequences": 32}
+# A pass through a module, and those of its inputs through which gradients go further back.
+Pass = tuple[Callable[[], Any], Sequence[torch.Tensor]]
 # The train iterations that are measured together, because not all of them do the same.
 PERIODS = {"actor_every_iters": 3, "auxiliary_every_iters": 2}
 
@@ -97,7 +101,7 @@ def cpu_ms(call: Callable[[], Any]) -> float:
 def recorded_work(mode: Any, call: Callable[[], Any]) -> Callable[[], None]:
     """Call a function, and return one that repeats its passes, backward passes and optimiser steps without flowrl."""
     steps: list[Callable[[], None]] = []
-    pending: list[Callable[[], torch.Tensor]] = []
+    pending: list[Pass] = []
     networks = trainable_networks(mode)
     others = [v for v in vars(mode).values() if hasattr(v, "_pass") and v not in networks.values()]
     for network in (*networks.values(), *others):
@@ -129,43 +133,68 @@ def _recording(network: Any, run: Any, steps: list[Any], pending: list[Any]) -> 
 
     def record(*args: Any, **named: Any) -> Any:
         heads = run(*args, **named)
-        inputs, more = _detached(args), _detached(named)
+        inputs, more, training = _leaves(args), _leaves(named), module.training
+
+        def repeat() -> Any:
+            with _in_training_mode(module, training):
+                return module(*inputs, **more)
+
         if torch.is_grad_enabled() and any(head.requires_grad for head in heads.values()):
-            pending.append(lambda: sum(h.mean() for h in module(*inputs, **more).values()))
+            learned = [x for x in _tensors((inputs, more)) if x.requires_grad]
+            pending.append((lambda: sum(h.mean() for h in repeat().values()), learned))
         else:
-            steps.append(lambda: _without_gradients(module, inputs, more))
+            steps.append(torch.no_grad()(repeat))
         return heads
 
     return record
 
 
-def _without_gradients(module: Any, inputs: Any, more: Any) -> None:
-    with torch.no_grad():
-        module(*inputs, **more)
+@contextmanager
+def _in_training_mode(module: Any, training: bool) -> Iterator[None]:
+    """Within it, a module is in training mode or not, on which the work of batch normalisation depends."""
+    before = module.training
+    if before != training:
+        module.train(training)
+    try:
+        yield
+    finally:
+        if before != training:
+            module.train(before)
 
 
-def _gradient_step(networks: list[Any], passes: list[Callable[[], torch.Tensor]]) -> Any:
+def _gradient_step(networks: list[Any], passes: list[Pass]) -> Callable[[], None]:
     parameters = [p for network in networks for p in network.parameters]
     copies = [torch.nn.Parameter(p.detach().clone()) for p in parameters]
     optimiser = torch.optim.Adam(copies, lr=1e-9, foreach=True)
+    inputs = [x for _, inputs in passes for x in inputs]
 
     def step() -> None:
         if passes:
-            loss: Any = sum(one() for one in passes)
-            grads = torch.autograd.grad(loss, parameters, allow_unused=True)
-            for copy, grad in zip(copies, grads, strict=True):
+            loss: Any = sum(one() for one, _ in passes)
+            grads = torch.autograd.grad(loss, [*parameters, *inputs], allow_unused=True)
+            for copy, grad in zip(copies, grads, strict=False):
                 copy.grad = grad
         optimiser.step()
 
     return step
 
 
-def _detached(values: Any) -> Any:
+def _leaves(values: Any) -> Any:
+    """The values, of which those that depend on parameters become leaves that get a gradient as well."""
     if isinstance(values, torch.Tensor):
-        return values.detach()
+        return values.detach().requires_grad_(values.requires_grad)
     if isinstance(values, dict):
-        return {name: _detached(value) for name, value in values.items()}
-    return tuple(map(_detached, values)) if isinstance(values, tuple) else values
+        return {name: _leaves(value) for name, value in values.items()}
+    return tuple(map(_leaves, values)) if isinstance(values, tuple) else values
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, dict):
+        yield from (x for value in values.values() for x in _tensors(value))
+    elif isinstance(values, tuple):
+        yield from (x for value in values for x in _tensors(value))
 
 
 def random_batch(policy: Algorithm) -> Batch:

@@ -39,6 +39,7 @@ class FlatAdam:
         self.params, self.beta1, self.beta2, self.eps = params, beta1, beta2, eps
         self.weight_decay = weight_decay
         self.m, self.v, self.steps = torch.zeros_like(params), torch.zeros_like(params), 0
+        self._root = torch.empty_like(params)  # of v, in each step: a new vector would take longer
 
     def step(self, grads: Tensor, lr: float) -> None:
         self.steps += 1
@@ -49,7 +50,8 @@ class FlatAdam:
         # m_hat = m / (1 - beta1^t) and v_hat = v / (1 - beta2^t), with the divisions moved into scalars
         root = math.sqrt(1 - self.beta2**self.steps)
         scale = lr * root / (1 - self.beta1**self.steps)
-        self.params.addcdiv_(self.m, self.v.sqrt().add_(self.eps * root), value=-scale)
+        torch.sqrt(self.v, out=self._root).add_(self.eps * root)
+        self.params.addcdiv_(self.m, self._root, value=-scale)
 
     def state_dict(self) -> dict[str, Any]:
         return {**_saved(m=self.m, v=self.v), "steps": self.steps}

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from flowrl.core.batch import Array, Column
 from flowrl.core.saved_state import check_names
+from flowrl.machine.freed_memory import keep_freed_memory
 from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.lazy import tensor
@@ -213,6 +214,7 @@ class TrainableNetwork(Network):
         compute: Compute = DEFAULT,
     ) -> None:
         super().__init__(module, inputs, masked, recurrent, masks_each, compute=compute)
+        keep_freed_memory()  # that of activations and gradients
         self.max_grad_norm = max_grad_norm
         self.grads = torch.zeros_like(self.params)
         self.parameters = list(module.parameters())

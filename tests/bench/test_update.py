@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench import update
 from flowrl.core.state import Count
+from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.networks import TrainableNetwork
+from flowrl.nodes.policies.crossq import Crossq
 from flowrl.nodes.policies.td3 import Td3
 
 
@@ -38,6 +42,53 @@ def test_the_bare_work_of_an_iteration_is_all_of_its_passes(
     assert calls == ["actor_target", "critic_target", "critic", "actor", "critic"]
     after = mode.state_dict()["critic"]["weights"]
     assert all((before[n] == after[n]).all() for n in before)  # it does not learn
+
+
+class MatrixProducts(TorchDispatchMode):
+    """Counts the matrix products that torch does, by the shapes of their operands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: Counter[Any] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            self.shapes[tuple(tuple(x.shape) for x in args[-2:])] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["td3", "sac", "acer"])
+def test_the_bare_work_has_the_matrix_products_of_the_iteration(name: str) -> None:
+    """Among them are those by which gradients go through the critic to the actor."""
+    cls = update.algorithms()[name]
+    policy = cls(obs=update.OBS, action=update.REAL if cls.actions == "real" else update.DISCRETE)
+    mode: Any = policy.learn_mode(0)
+    batch, command = update.random_batch(policy), policy.command(Count())
+
+    def learn() -> None:
+        mode.iters = 0  # so that the actor learns, too
+        mode.forward(batch, command)
+
+    learn()
+    bare = update.recorded_work(mode, learn)
+    with MatrixProducts() as of_iteration:
+        learn()
+    with MatrixProducts() as of_bare_work:
+        bare()
+    assert of_bare_work.shapes == of_iteration.shapes != {}
+
+
+def test_the_bare_work_learns_statistics_of_batches_where_the_iteration_does() -> None:
+    policy = Crossq(obs=update.OBS, action=update.REAL, critic=Mlp(hidden=[8], norm="batch"))
+    mode: Any = policy.learn_mode(0)
+    batch = update.random_batch(policy)
+    bare = update.recorded_work(mode, lambda: mode.forward(batch, policy.command(Count())))
+    before = mode.critic.weights()
+    bare()
+    counts = [n for n in before if n.endswith("batches")]
+    assert counts
+    assert all((mode.critic.weights()[n] == before[n] + 1).all() for n in counts)
+    assert not mode.critic.module.training
 
 
 def test_a_measurement_has_times_and_their_ratio() -> None:

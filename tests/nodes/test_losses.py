@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
+from torch.nn import functional
 
 from flowrl.nodes import losses
 
@@ -81,6 +82,26 @@ def test_the_quantile_loss_equals_its_definition(kappa: float) -> None:
     found = losses.quantile_huber(z, target, fractions, kappa)
     expected = [slow_quantile_huber(*row, kappa) for row in zip(z, target, fractions, strict=True)]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kappa", [1.0, 0.3])
+@pytest.mark.parametrize("each_row", [False, True])
+def test_the_gradient_of_the_quantile_loss_is_that_of_its_definition(
+    kappa: float, each_row: bool
+) -> None:
+    draw = torch.Generator().manual_seed(0)
+    z, target = (2 * torch.randn(3, 2, n, generator=draw) for n in (4, 5))
+    fractions = torch.rand(3, 2, 4, generator=draw) if each_row else torch.rand(4, generator=draw)
+    weights = torch.tensor([[1.0, 0.5], [2.0, 0.0], [0.1, 3.0]])
+    found = z.clone().requires_grad_()
+    (losses.quantile_huber(found, target, fractions, kappa) * weights).sum().backward()
+
+    expected = z.clone().requires_grad_()
+    u = target.unsqueeze(-2) - expected.unsqueeze(-1)
+    huber = functional.huber_loss(u, torch.zeros_like(u), reduction="none", delta=kappa)
+    pairs = (fractions.unsqueeze(-1) - (u < 0).float()).abs() * huber / kappa
+    (pairs.mean(-1).sum(-1) * weights).sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
 
 
 def test_the_quantile_loss_is_smallest_at_the_quantiles() -> None:
