@@ -69,6 +69,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.exploring import RandomActions as RandomActions
     from flowrl.nodes.greedy_policy import GreedyPolicy as GreedyPolicy
     from flowrl.nodes.labels.expert_labels import ExpertLabels as ExpertLabels
+    from flowrl.nodes.labels.return_weights import ReturnWeights as ReturnWeights
     from flowrl.nodes.learners.hooks import AveragedWeights as AveragedWeights
     from flowrl.nodes.learners.hooks import GradientStatistics as GradientStatistics
     from flowrl.nodes.learners.hooks import NanGuard as NanGuard
@@ -102,6 +103,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.policies.ddpg import Ddpg as Ddpg
     from flowrl.nodes.policies.discrete_cql import DiscreteCql as DiscreteCql
     from flowrl.nodes.policies.discrete_sac import DiscreteSac as DiscreteSac
+    from flowrl.nodes.policies.distillation import Distillation as Distillation
     from flowrl.nodes.policies.dqfd import Dqfd as Dqfd
     from flowrl.nodes.policies.dqn import Dqn as Dqn
     from flowrl.nodes.policies.expert import Expert as Expert

@@ -25,6 +25,8 @@ from flowrl.nodes.models.numpy_model import MEMORY
 from flowrl.nodes.policy import act_by_id
 
 Columns = dict[str, Array]
+SCORES = "scores"  # the column with a score of each action
+SCORE_HEADS = ("logits", "q")  # by which policies choose one of n actions
 
 
 class ActingStep(Protocol):
@@ -144,6 +146,15 @@ def greedy(head: str) -> ActingStep:
         columns["action"] = columns[head].argmax(-1)
 
     return exportable(step, in_torch)
+
+
+def keep_scores(head: str) -> ActingStep:
+    """Give the scores by which an action was chosen as a column."""
+
+    def step(columns: Columns, obs: Array, acting: NetworkActMode) -> None:
+        columns[SCORES] = columns[head]
+
+    return step
 
 
 def epsilon_greedy(head: str, setting: str = "epsilon") -> ActingStep:

@@ -34,7 +34,15 @@ from flowrl.core.config import param, part, parts
 from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count
-from flowrl.nodes.acting import ActingStep, ActionBox, NetworkActMode, obey_mask
+from flowrl.nodes.acting import (
+    SCORE_HEADS,
+    SCORES,
+    ActingStep,
+    ActionBox,
+    NetworkActMode,
+    keep_scores,
+    obey_mask,
+)
 from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.configured_parts import configured_part, configured_parts
 from flowrl.nodes.distributions import action_bounds
@@ -289,6 +297,17 @@ class Algorithm(Policy):
 
     def eval_mode(self, seed: int) -> NetworkActMode:
         return self._act_mode(self.eval_steps(), {"action": self.action}, seed, False)
+
+    def score_columns(self) -> Schema:
+        heads = [head for head in SCORE_HEADS if head in self.acting_heads()]
+        if not heads or self.action.n is None or self.action.shape:
+            return super().score_columns()
+        return {SCORES: Column("float32", (self.action.n,))}
+
+    def scoring_mode(self, seed: int) -> NetworkActMode:
+        columns = {"action": self.action, **self.score_columns()}
+        head = next(head for head in SCORE_HEADS if head in self.acting_heads())
+        return self._act_mode([*self.eval_steps(), keep_scores(head)], columns, seed, False)
 
     def imported_modules(self, learn: bool) -> tuple[str, ...]:
         net = self.nets[self.acting_network]

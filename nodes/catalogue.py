@@ -46,6 +46,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "demos": "flowrl.nodes.datasets.dataset_reader:DatasetReader",
         "npz_writer": "flowrl.nodes.datasets.dataset_writer:DatasetWriter",
         "expert_labels": "flowrl.nodes.labels.expert_labels:ExpertLabels",
+        "return_weights": "flowrl.nodes.labels.return_weights:ReturnWeights",
         **types_in_folder("rewards"),
     },
     "policy": types_in_folder("policies"),

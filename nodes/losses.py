@@ -263,6 +263,12 @@ def expectile_loss(error: Tensor, expectile: float) -> Tensor:
     return weight * error.square()
 
 
+def distillation_loss(logits: Tensor, scores: Tensor, temperature: float) -> Tensor:
+    """KL(softmax(scores / temperature) || softmax(logits)) of each row (B,) (Rusu et al. 2016, equation 3)."""
+    teacher = (scores / temperature).log_softmax(-1)
+    return (teacher.exp() * (teacher - logits.log_softmax(-1))).sum(-1)
+
+
 def margin_loss(q: Tensor, action: Tensor, margin: float) -> Tensor:
     """max_a (Q(s, a) + margin 1{a != a_E}) - Q(s, a_E) (Hester et al. 2018, equation 3)."""
     other = 1 - functional.one_hot(action, q.shape[-1])

@@ -179,6 +179,11 @@ class Policy(Part):
         """The columns that the collect mode outputs: `action`, and for instance `logp`."""
         return {"action": self.action}
 
+    def score_columns(self) -> Schema:
+        """The column that the scoring mode gives beside `action`: a score of each action, `scores`."""
+        what = f"{type(self).__name__.lower()} does not choose one of n actions by scores"
+        raise UnsoundError(what, "take a policy such as dqn or ppo, of an env with a few actions")
+
     def learn_columns(self) -> Schema:
         """The columns that the learn mode reads."""
         raise NotImplementedError
@@ -194,6 +199,10 @@ class Policy(Part):
         raise NotImplementedError
 
     def eval_mode(self, seed: int) -> AnyActMode:
+        raise NotImplementedError
+
+    def scoring_mode(self, seed: int) -> AnyActMode:
+        """The eval mode that also gives the scores by which it chooses: logits, or action values."""
         raise NotImplementedError
 
     def imported_modules(self, learn: bool) -> tuple[str, ...]:

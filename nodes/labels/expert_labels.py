@@ -1,21 +1,24 @@
-"""Labels rows with the actions of an expert, for DAgger (Ross, Gordon & Bagnell 2011)."""
+"""Labels rows with what an expert does there: DAgger (Ross et al. 2011), policy distillation (Rusu et al. 2016)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
+from flowrl.nodes.acting import SCORES
 from flowrl.nodes.observations import NestedColumns, columns_under, obs_columns_in
 from flowrl.nodes.policy import Policy, act_mode_state, load_act_mode_state, policy_for
 
 
 class ExpertLabels(Node):
-    """Replaces the action of each row by the one that the expert takes there.
+    """Replaces the action of each row by the one that the expert takes there; adds its `scores` if it gives them.
 
     A policy that imitates these rows learns what to do where it goes itself, and not only where the expert goes.
     """
@@ -34,7 +37,10 @@ class ExpertLabels(Node):
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         schema = surroundings.inputs["data"] or {}
         policy = expert_for(config.policy, schema)
-        return Facts(outs={"out": schema}, imports=policy.imported_modules(learn=False))
+        labels = _added_columns(policy)
+        return Facts(
+            outs={"out": {**schema, **labels}}, imports=policy.imported_modules(learn=False)
+        )
 
     def setup(self) -> None:
         self.tokens = 0
@@ -42,17 +48,19 @@ class ExpertLabels(Node):
         self._mode: Any = self._made_mode(schema) if schema else None
 
     def fire(self, data: Batch) -> Batch:
-        """Return the rows with the expert's actions."""
+        """Return the rows with the expert's actions, and its scores."""
         if self._mode is None:
             self._mode = self._made_mode(data.schema)
         self.tokens += 1
         if not len(data):
-            return data
-        action = self._mode.forward(self._observations(data))["action"]
+            empty = _added_columns(self._policy).items()
+            return data.replace(**{n: np.zeros((0, *c.shape), c.dtype) for n, c in empty})
+        found = self._mode.forward(self._observations(data))
+        action, scores = found["action"], {n: found[n] for n in _added_columns(self._policy)}
         if self.tokens % self.config.log_every_tokens == 0:
             same = (action == data["action"]).reshape(len(data), -1).all(1)
             self.ctx.metrics({"agreement": same.mean()})  # of the agent with the expert
-        return data.replace(action=action)
+        return data.replace(action=action, **scores)
 
     def state_dict(self) -> dict[str, Any]:
         return {"tokens": self.tokens, "mode": act_mode_state(self._mode)}
@@ -73,6 +81,11 @@ class ExpertLabels(Node):
         for leaf, column in zip(obs.columns, columns_under("obs", obs), strict=True):
             found[leaf] = data[column]
         return found
+
+
+def _added_columns(expert: Policy) -> Schema:
+    """The columns that labelled rows have beside those that arrive."""
+    return {n: c for n, c in expert.collect_columns().items() if n == SCORES}
 
 
 def expert_for(policy: Any, schema: Schema) -> Policy:

@@ -35,6 +35,10 @@ class Expert(Policy):
             "policy", "the policy that was trained; default: the graph's", shared="policy"
         )
         explore: bool = param(False, "act as in training; if not, greedily")
+        scores: bool = param(
+            False,
+            "also give the column `scores`, for distillation: the logits of a policy, or the values of all actions",
+        )
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
@@ -43,6 +47,12 @@ class Expert(Policy):
             what = f"there is no checkpoint '{self.config.checkpoint}'"
             hint = "a run writes them to its folder `checkpoints`"
             raise UnsoundError(what, hint, "checkpoint")
+        if self.config.scores and self.config.explore:
+            what = "the expert gives scores when it acts greedily, and `explore` is true"
+            raise UnsoundError(what, "leave out one of both", "scores")
+        self._columns = {"action": self.action}
+        if self.config.scores:
+            self._columns |= self.trained.score_columns()
 
     @property
     def gamma(self) -> float:
@@ -64,7 +74,7 @@ class Expert(Policy):
         return self.trained.memory_columns()
 
     def collect_columns(self) -> Schema:
-        return self.trained.collect_columns() if self.config.explore else {"action": self.action}
+        return self.trained.collect_columns() if self.config.explore else self._columns
 
     def learn_columns(self) -> Schema:
         self._refuse_to_learn()
@@ -73,11 +83,13 @@ class Expert(Policy):
         self._refuse_to_learn()
 
     def collect_mode(self, seed: int) -> AnyActMode:
-        trained, explore = self.trained, self.config.explore
-        return self._fixed_mode(trained.collect_mode(seed) if explore else trained.eval_mode(seed))
+        if self.config.explore:
+            return self._fixed_mode(self.trained.collect_mode(seed))
+        return self.eval_mode(seed)
 
     def eval_mode(self, seed: int) -> AnyActMode:
-        return self._fixed_mode(self.trained.eval_mode(seed))
+        trained, scores = self.trained, self.config.scores
+        return self._fixed_mode(trained.scoring_mode(seed) if scores else trained.eval_mode(seed))
 
     def imported_modules(self, learn: bool) -> tuple[str, ...]:
         return self.trained.imported_modules(learn=False)

@@ -39,7 +39,18 @@ SOLVED = {  # graph: the seeds on which it must reach its goal
     **dict.fromkeys(("cartpole_impala", "cartpole_mdqn", "cartpole_pqn"), range(1)),
     **dict.fromkeys(("cartpole_reinforce", "cartpole_sql", "cartpole_trpo"), range(1)),
     **dict.fromkeys(
-        ("bitflip_dqn_her", "cartpole_dagger", "cartpole_ppo_airl", "cartpole_ppo_red"), range(1)
+        ("bitflip_dqn_her", "cartpole_dagger", "cartpole_distillation", "cartpole_ppo_airl"),
+        range(1),
+    ),
+    **dict.fromkeys(
+        (
+            "cartpole_ppo_pwil",
+            "cartpole_ppo_red",
+            "cartpole_rbc",
+            "mountaincar_dqfd",
+            "hiddencartpole_r2d3",
+        ),
+        range(1),
     ),
     "hiddencartpole_ppo": range(1),
 }
@@ -135,9 +146,11 @@ EDITS = {  # graph: the graph that it extends
     "cartpole_ppo_airl": "cartpole_ppo",
     "cartpole_ppo_gail": "cartpole_ppo",
     "cartpole_ppo_pwil": "cartpole_ppo",
+    "cartpole_rbc": "cartpole_bc",
     "cartpole_ppo_red": "cartpole_ppo",
     "cartpole_sqil": "cartpole_dqn",
     "cartpole_dagger": "cartpole_dqn",
+    "cartpole_distillation": "cartpole_dagger",
     "mountaincar_dqn_icm": "mountaincar_dqn",
 }
 

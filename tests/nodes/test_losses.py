@@ -38,6 +38,18 @@ def test_errors_equal_their_formulas() -> None:
     assert losses.error_loss("huber", x, y).tolist() == [0.125, 2.5]
 
 
+def test_distillation_is_the_divergence_of_the_policy_from_the_expert() -> None:
+    """Rusu et al. 2016, equation 3, term by term."""
+    logits, scores, temperature = random(5, 4), random(5, 4), 0.3
+    for row, found in enumerate(losses.distillation_loss(logits, scores, temperature).tolist()):
+        teacher = [math.exp(x / temperature) for x in scores[row].tolist()]
+        student = [math.exp(x) for x in logits[row].tolist()]
+        p = [x / sum(teacher) for x in teacher]
+        q = [x / sum(student) for x in student]
+        expected = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
 def slow_projection(atoms: list[float], p: list[float], r: float, discount: float) -> list[float]:
     """Bellemare et al. 2017, algorithm 1, line by line."""
     m, low, high = [0.0] * len(atoms), atoms[0], atoms[-1]

@@ -49,6 +49,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_dqn_gail": DQN,
     "cartpole_sqil": DQN,
     "cartpole_dagger": DQN,
+    "cartpole_distillation": DQN,
     "bitflip_dqn_her": DQN,
     "cartpole_dqfd": DQN,
     "pendulum_sac_record": SHORT_EPISODES,
@@ -104,6 +105,7 @@ UNREACHABLE_RETURN = 1e9
 OFFLINE = {
     "cartpole_bc",
     "cartpole_cql",
+    "cartpole_rbc",
     *(f"pendulum_{n}" for n in ("awac", "cql", "iql", "td3bc")),
 }
 COMPARED = sorted(set(bundled_graphs()) - OFFLINE)

@@ -19,6 +19,7 @@ from flowrl.nodes.labels.expert_labels import ExpertLabels
 from flowrl.nodes.observations import NestedColumns, columns_under
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.expert import Expert
+from flowrl.nodes.policies.sac import Sac
 from flowrl.nodes.policy import Policy
 from tests.nodes.learn_modes import rows
 
@@ -111,3 +112,49 @@ def test_the_page_shows_the_bundled_graph() -> None:
     page = (Path(__file__).parents[3] / "docs" / "rewards.md").read_text(encoding="utf-8")
     [shown] = [b for b in re.findall(r"```yaml\n(.*?)```", page, re.S) if "expert_labels" in b]
     assert (graphs_folder() / "cartpole_dagger.yaml").read_text(encoding="utf-8").endswith(shown)
+
+
+@pytest.mark.parametrize("graph", ["cartpole_ppo", "cartpole_dqn"])
+def test_an_expert_gives_the_scores_of_all_actions_on_request(graph: str) -> None:
+    policy = flowrl.load(graph).check().graph.nodes["learner"].config.policy
+    checkpoint = str(graphs_folder() / f"checkpoints/{graph}.safetensors")
+    params = {"checkpoint": checkpoint, "trained": policy}
+    config = ExpertLabels.Config(
+        policy=PartSpec("expert", Expert, Expert.Config(**params, scores=True))
+    )
+    schema = {**SCHEMA, "obs": Column("float32", (4,))}
+    described = ExpertLabels.describe(config, Surroundings({"data": schema}, {}, frozenset()))
+    assert described.outs["out"]["scores"] == Column("float32", (2,))
+    node = ExpertLabels(config=config, context=Context("labels", inputs={"data": schema}))
+    obs = np.random.default_rng(0).uniform(-0.1, 0.1, (50, 4)).astype(np.float32)
+    batch = Batch({"obs": obs, "action": np.zeros(50, np.int64)})
+    found = node.fire(batch)
+    expert = flowrl.policy(graph)
+    assert found["scores"].shape == (50, 2)
+    np.testing.assert_array_equal(found["scores"].argmax(1), found["action"])
+    assert found["action"].tolist() == [int(expert.act(one)) for one in obs]
+    empty = node.fire(batch.take(slice(0, 0)))
+    assert dict(empty.schema)["scores"] == Column("float32", (2,))
+
+
+def test_a_collector_with_an_expert_gives_its_scores_too(tmp_path: Path) -> None:
+    checkpoint = str(graphs_folder() / "checkpoints/cartpole_ppo.safetensors")
+    expert = {"type": "expert", "checkpoint": checkpoint, "trained": "ppo", "scores": True}
+    graph = {
+        "extends": "cartpole_dqn",
+        "policy": {"type": "distillation"},
+        "nodes": {"collector": {"policy": expert}},
+        "warmup": [{"edges": ["collector -> buffer"], "rounds": 2}],
+    }
+    assert flowrl.load(graph).run(train_iters=16, out=tmp_path / "r").train_iters == 16
+
+
+def test_scores_that_do_not_exist_are_refused() -> None:
+    real = Column("float32", (1,), low=-1.0, high=1.0)
+    checkpoint = str(graphs_folder() / "checkpoints/pendulum_sac.safetensors")
+    trained = PartSpec("sac", Sac, Sac.Config())
+    spec = PartSpec(
+        "expert", Expert, Expert.Config(checkpoint=checkpoint, trained=trained, scores=True)
+    )
+    with pytest.raises(UnsoundError, match="sac does not choose one of n actions by scores"):
+        spec.make(obs=Column("float32", (3,)), action=real)

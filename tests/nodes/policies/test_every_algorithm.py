@@ -365,6 +365,8 @@ def bandit(policy: Algorithm, seed: int) -> tuple[Batch, Array, Array]:
         "last": zeros == 0,
     }
     columns |= {**ends, "offset": zeros.astype(np.int32), "is_demo": zeros != 0}
+    if "scores" in policy.reads:
+        columns["scores"] = 5 * np.eye(4, dtype=np.float32)[right]
     return Batch({n: columns[n] for n in policy.learn_columns()}), obs, right
 
 
