@@ -69,6 +69,19 @@ def is_aligned(array: Array) -> bool:
     return whole and (flags.owndata or array.dtype.kind != "f" or starts_aligned(array))
 
 
+def _split_column(array: Array, count: int, rows: int) -> list[Array]:
+    """Cut a read-only, aligned column into read-only, aligned parts."""
+    bytes_of_part = array.nbytes // count
+    if array.flags.c_contiguous and (
+        array.dtype.kind != "f" or not bytes_of_part % ALIGNMENT_BYTES
+    ):
+        return list(array.reshape(count, rows, *array.shape[1:]))
+    parts = [array[k * rows : (k + 1) * rows].copy(order="K") for k in range(count)]
+    for part in parts:
+        part.flags.writeable = False
+    return parts
+
+
 Rows = Mapping[str, Any] | Sequence[Mapping[str, Any]]  # columns by name, or a list of rows
 
 
@@ -128,6 +141,22 @@ class Batch:
     def take(self, index: Any) -> Batch:
         """Return the rows at `index`: views for a slice, copies for an integer array."""
         return Batch({name: array[index] for name, array in self._columns.items()})
+
+    def split(self, count: int) -> list[Batch]:
+        """Return `count` tables of equally many rows, in order; their arrays are views, as far as those are aligned."""
+        rows, rest = divmod(len(self), count)
+        if rest:
+            raise ValueError(f"{len(self)} rows cannot be split into {count} equal parts")
+        if count == 1:
+            return [self]
+        columns = [_split_column(array, count, rows) for array in self._columns.values()]
+        return [self._with_arrays(parts, rows) for parts in zip(*columns, strict=True)]
+
+    def _with_arrays(self, arrays: Sequence[Array], rows: int) -> Batch:
+        """Return a table of other rows of the same columns, which are read-only and aligned already."""
+        made = Batch.__new__(Batch)
+        made._columns, made.rows = dict(zip(self._columns, arrays, strict=True)), rows
+        return made
 
     def only(self, names: Iterable[str]) -> Batch:
         """Return a table of the named columns."""

@@ -37,7 +37,6 @@ from flowrl.nodes.buffers.sampling.priority_samplers import importance_weights
 from flowrl.nodes.buffers.sampling.uniform import (
     concatenate_columns,
     shortage_error,
-    split_batches,
 )
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
 from flowrl.nodes.buffers.transforms.transform import check_transforms
@@ -192,7 +191,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         if not self.config.bookkeeping:
             del columns["row_id"]
         self.counters.sampled += batches * batch_size
-        return split_batches(columns, batches, batch_size)
+        return Batch(columns).split(batches)
 
     def _with_demos(
         self, agent: dict[str, Array], demo_rows: Sequence[int], batch_size: int

@@ -27,7 +27,7 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
     as_tokens,
     priorities_port,
 )
-from flowrl.nodes.buffers.sampling.uniform import shortage_error, split_batches
+from flowrl.nodes.buffers.sampling.uniform import shortage_error
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.nodes.buffers.transforms.transform import check_transforms
@@ -116,7 +116,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
             demos = self._demos.take(index, columns)
             columns = joined_with_demos(columns, demos, batch_size, demo_rows)
         self.counters.sampled += batches * batch_size
-        return split_batches(columns, batches, batch_size)
+        return Batch(columns).split(batches)
 
     def _draw_columns(self, rows: Sequence[int]) -> dict[str, Array]:
         """Draw `rows[k]` of the agent's rows for batch k."""

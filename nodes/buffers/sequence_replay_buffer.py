@@ -35,7 +35,7 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
     priorities_port,
 )
 from flowrl.nodes.buffers.sampling.priority_samplers import importance_weights
-from flowrl.nodes.buffers.sampling.uniform import shortage_error, split_batches
+from flowrl.nodes.buffers.sampling.uniform import shortage_error
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema
 from flowrl.nodes.origin import WEIGHTS_COLUMN, collected_at
 from flowrl.nodes.schedules import linear_decay
@@ -204,7 +204,7 @@ class SequenceReplayBuffer(ReplayBuffer):
         valid = np.split(columns["valid"], batches)
         self._pending.add([*zip(np.split(numbers, batches), valid, strict=True)])
         self.counters.sampled += batches * batch_size
-        return split_batches(columns, batches, batch_size)
+        return Batch(columns).split(batches)
 
     def _draw_agent(
         self, sequences: PrioritisedRing, rows: Sequence[int]

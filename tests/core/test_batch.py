@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.core.batch import Batch, Column, as_batch, row_bytes
+from flowrl.core.batch import Batch, Column, as_batch, is_aligned, row_bytes
 from flowrl.core.state import State
 
 
@@ -87,6 +87,35 @@ def test_slices_concatenate_to_the_whole(lengths: list[int]) -> None:
     parts = [whole.take(slice(end - n, end)) for end, n in zip(ends, lengths, strict=True)]
     assert same(Batch.concat(parts), whole)
     assert Batch.concat(parts).schema == whole.schema
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8", "bool"])
+@pytest.mark.parametrize(("rows", "shape"), [(4, ()), (3, ()), (5, (3,)), (8, (2, 3))])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_parts_are_the_batches_of_slices(
+    dtype: str, rows: int, shape: tuple[int, ...], order: Any
+) -> None:
+    """They have the bytes, the order of axes and the alignment that a batch of each slice has."""
+    values = np.random.default_rng(0).integers(0, 2, (3 * rows, *shape)).astype(dtype, order=order)
+    whole = Batch({"x": values, "n": np.arange(3 * rows)})
+    for k, part in enumerate(whole.split(3)):
+        expected = whole.take(slice(k * rows, (k + 1) * rows))
+        assert same(part, expected)
+        assert len(part) == rows
+        assert part["x"].strides == expected["x"].strides
+        assert is_aligned(part["x"])
+        assert not part["x"].flags.writeable
+
+
+def test_parts_are_views() -> None:
+    whole = batch(8)
+    assert all(np.shares_memory(part["obs"], whole["obs"]) for part in whole.split(4))
+    assert whole.split(1) == [whole]
+
+
+def test_parts_of_different_size_are_refused() -> None:
+    with pytest.raises(ValueError, match="8 rows cannot be split into 3 equal parts"):
+        batch(8).split(3)
 
 
 def test_batches_are_concatenated_by_column_names() -> None:

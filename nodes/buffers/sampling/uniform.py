@@ -1,12 +1,12 @@
-"""Uniform draws, and batches as views of one gather."""
+"""Uniform draws of rows, and what is said when there are too few."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from flowrl.core.batch import Array, Batch
+from flowrl.core.batch import Array
 
 
 class UniformSampler:
@@ -35,14 +35,6 @@ def requested_size(node: str, batch_size: int | None, default: int) -> int:
             f"{node}: the batch size is {batch_size}; give 1 or more, or None for the default"
         )
     return batch_size
-
-
-def split_batches(columns: Mapping[str, Array], batches: int, rows: int) -> list[Batch]:
-    """Split a table of (batches * rows, …) into batches, which are views of it."""
-    if batches == 1:
-        return [Batch(columns)]
-    parts = [slice(k * rows, (k + 1) * rows) for k in range(batches)]
-    return [Batch({name: array[part] for name, array in columns.items()}) for part in parts]
 
 
 def concatenate_columns(tables: list[dict[str, Array]]) -> dict[str, Array]:
