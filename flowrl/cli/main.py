@@ -14,6 +14,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from flowrl.cli.streams import prepare_streams
@@ -23,6 +24,7 @@ from flowrl.version import VERSION
 ABOUT = (
     "Train reinforcement-learning agents as dataflow graphs in YAML. Placement is not semantics."
 )
+INTERRUPTED = 130  # the exit status
 
 VERBS = {  # verb: module, function, description
     "run": ("run", "run", "run a graph"),
@@ -86,9 +88,11 @@ def command() -> NoReturn:
     """Be the process `flowrl`: run the verb of its arguments, and end."""
     signal.signal(signal.SIGTERM, _interrupt)
     faulthandler.enable(2)  # a crash prints the traceback
-    status = main()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)  # everything has been said
+    status = INTERRUPTED
+    with suppress(KeyboardInterrupt):  # a signal between the verb's end and the next lines
+        status = main()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)  # everything has been said
     from flowrl.machine.process_exit import exit_now
 
     exit_now(status)
@@ -112,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:  # also during imports, which take a second
         by = f" by {interrupt}" if str(interrupt) else ""
         print(f"flowrl: interrupted{by}", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except (OSError, ImportError, MemoryError, RuntimeError) as error:
         shortage = address_space_shortage(error)
         if not shortage and not isinstance(error, OSError):

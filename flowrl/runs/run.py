@@ -139,6 +139,7 @@ class Run:
         self._returns = EvaluationReturns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
         self.ended: RunResult | None = None
         self._interrupts = 0
+        self._is_uninterruptible = self._is_interrupted = False
         self._is_closing = False
         self._left_open: tuple[str, ...] = ()
         self._hints: tuple[str, ...] = ()
@@ -218,8 +219,10 @@ class Run:
         """Run until the cut. An error that ends the run is written to its folder and raised."""
         try:
             return self._run()
-        except RunInterrupted as stop:
-            raise KeyboardInterrupt from stop
+        except BaseException as error:
+            if self._is_interruption(error):
+                raise KeyboardInterrupt from error
+            raise
 
     def _run(self) -> RunResult:
         self._thread = threading.current_thread()
@@ -233,7 +236,8 @@ class Run:
             warn = partial(self.watcher.note, self)
             with answering_queries(self.graph.name, self.placement, folder.path, self.answer, warn):
                 try:
-                    self.watcher.begin(self)
+                    with self._interrupted_afterwards():
+                        self.watcher.begin(self)
                     self._write_initial_files(folder)
                     return self._finish(folder, self._execute_and_recover(folder))
                 except BaseException as error:
@@ -330,10 +334,11 @@ class Run:
     def record(self, source: RecordSource, record: Record) -> None:
         """Write a record of the executor to the folder, and show it."""
         assert self.folder is not None
-        record = self._returns.take_in(source, record)
-        self.folder.write_record(source, record)
-        self.folder.append_timings(self.wall_s, self.timings)
-        self.watcher.event(self, source, record)
+        with self._interrupted_afterwards():
+            record = self._returns.take_in(source, record)
+            self.folder.write_record(source, record)
+            self.folder.append_timings(self.wall_s, self.timings)
+            self.watcher.event(self, source, record)
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
         """The summary of the run up to now."""
@@ -591,6 +596,7 @@ class Run:
             self.executor.close()
         except RunInterrupted:
             self._left_open = ("the nodes were not closed: a person did not wait for them",)
+            self._is_interrupted = False
         finally:
             notice.cancel()
 
@@ -605,7 +611,7 @@ class Run:
 
     def _fail(self, folder: RunFolder, error: BaseException) -> None:
         """Write to the folder what ended the run. An error of that must not hide the first one."""
-        interrupted = isinstance(error, RunInterrupted)
+        interrupted = self._is_interruption(error)
         if self.snapshots is not None and not interrupted:
             self.snapshots.end()
         why = "stopped at once" if interrupted else str(error)
@@ -633,10 +639,32 @@ class Run:
         """The first Ctrl-C (or SIGTERM) asks for a cut, the second stops at once."""
         self._interrupts += 1
         if self._interrupts > 1 or self.executor is None or self._is_closing:
+            may_wait = self._is_uninterruptible and not self._is_interrupted
+            self._is_interrupted = True
+            if may_wait:
+                return
             raise RunInterrupted
         self.is_stopping = True
         self.executor.stop("interrupt", name)
         self.watcher.stopping(self)
+
+    def _is_interruption(self, error: BaseException) -> bool:
+        """Whether the run was stopped at once. At a bad moment, this makes Python's locks raise errors of their own."""
+        return isinstance(error, RunInterrupted) or self._is_interrupted
+
+    @contextmanager
+    def _interrupted_afterwards(self) -> Iterator[None]:
+        """Let what stops the run at once wait until this is done, so that records are whole and locks are released.
+
+        If this blocks, such as on a full pipe, the next signal does not wait.
+        """
+        self._is_uninterruptible = True
+        try:
+            yield
+        finally:
+            self._is_uninterruptible = False
+        if self._is_interrupted:
+            raise RunInterrupted
 
 
 def params_text(graph: Graph) -> str:
@@ -682,12 +710,16 @@ def handling_signals(on_signal: Callable[[str], None]) -> Iterator[None]:
         yield
         return
 
+    has_ended = False
+
     def handle(number: int, frame: Any) -> None:
-        on_signal(signal.Signals(number).name)
+        if not has_ended:  # otherwise an exception would leave a handler in its place
+            on_signal(signal.Signals(number).name)
 
     before = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        has_ended = True
         for number, handler in before.items():
             signal.signal(number, handler)
