@@ -115,6 +115,9 @@ class Context:
     may_end_run: bool = True
     # When `on_commit` performs effects. Without an engine it performs them at once.
     effect_timing: EffectTiming = "at once"
+    # Whether an earlier part of the run may have made files that the node finds. Their content is in the snapshot that
+    # is loaded before the first firing.
+    continues: bool = False
     # Whether `state_dict` may return a `LiveArray` instead of a copy, because a snapshot is being saved.
     reads_live_arrays: bool = False
     # How often the node was replaced by a new one (`on_failure: restart`).

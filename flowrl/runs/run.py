@@ -518,7 +518,7 @@ class Run:
     def _execute(self, folder: RunFolder) -> Cut:
         if list(self.layout.kinds) == [MAIN]:
             self.executor = SerialExecutor(
-                self.checked, self, self.seed, self.limits, self._set_making
+                self.checked, self, self.seed, self.limits, self._set_making, self._continues
             )
             # Modules that the nodes imported may have changed the numerics.
             reset_numerics(self.graph.torch_threads)
@@ -531,6 +531,7 @@ class Run:
                 self._limits_left(),
                 self.hosts,
                 lambda text: self.watcher.note(self, text),
+                self._continues,
             )
         self.executor.snapshots = self.snapshots
         if self._newest is not None:
@@ -540,6 +541,12 @@ class Run:
         if self.is_stopping:
             self.executor.stop("interrupt", "flowrl stop")
         return self.executor.run()
+
+    @property
+    def _continues(self) -> bool:
+        """Whether an earlier part of the run, in the same folder, may have made files that nodes find."""
+        is_resumed = self.continued is not None and not self.is_fork
+        return is_resumed or self._first_began_s is not None
 
     def _limits_left(self) -> Limits:
         """The limits of the run. `time_s` counts what recoveries took, and what they took back."""

@@ -35,6 +35,7 @@ class Instances:
         seed: int,
         edges: EdgeFactory,
         on_making: Callable[[str], None] = lambda instance: None,
+        continues: bool = False,
     ) -> None:
         """Make the nodes, the queues and the versions of states, and connect the instances."""
         self.checked = checked
@@ -43,7 +44,7 @@ class Instances:
         self._hasher: TokenHasher | None = None
         self._nodes = LinkedNodes(checked, edges)
         try:
-            self._nodes.make_all(seed, on_making)
+            self._nodes.make_all(seed, on_making, continues)
             self.by_node = self._make_instances()
             streams = [edge for edge in checked.graph.edges if edge.kind == "stream"]
             self.queues: dict[PortRef, dict[ReplicaPair, Queue]] = {

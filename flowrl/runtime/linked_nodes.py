@@ -44,7 +44,7 @@ class LinkedNodes:
         self.close_errors: list[NodeError] = []
         self._is_closed = False
 
-    def make_all(self, seed: int, on_making: Callable[[str], None]) -> None:
+    def make_all(self, seed: int, on_making: Callable[[str], None], continues: bool) -> None:
         """Make all nodes of the site, services before their clients. `on_making` is called before with each one."""
         for name in services_before_clients(self._checked.graph):
             spec = self._checked.graph.nodes[name]
@@ -52,6 +52,7 @@ class LinkedNodes:
                 if self._edges.is_local(name, replica):
                     on_making(instance_key(name, replica))
                     context = context_of(self._checked, spec, replica, seed)
+                    context.continues = continues
                     self._nodes[name, replica] = self._make(spec, context)
                     if not spec.fires:
                         self._serve(name, replica, context)

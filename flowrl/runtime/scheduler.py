@@ -55,12 +55,16 @@ class Scheduler(ABC):
         seed: int,
         edges: EdgeFactory,
         on_making: Callable[[str], None] = lambda instance: None,
+        continues: bool = False,
     ) -> None:
-        """Make the instances. `on_making` is called with each one before it is made."""
+        """Make the instances. `on_making` is called with each one before it is made.
+
+        A run that `continues` loads the parts of a snapshot before the first firing.
+        """
         self.checked = checked.require_sound()
         self.graph, self.program = checked.graph, checked.program
         self.warm_up_rounds = sum(warm.rounds for warm in self.program.warmup)
-        self.instances = Instances(checked, seed, edges, on_making)
+        self.instances = Instances(checked, seed, edges, on_making, continues)
         self.site = edges.site
         self.current_step: ScheduleStep | None = None  # of the innermost schedule
         self.deferred_effects = DeferredEffects()

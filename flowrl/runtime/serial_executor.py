@@ -45,9 +45,10 @@ class SerialExecutor(Scheduler):
         seed: int | None = None,
         limits: Limits | None = None,
         on_making: Callable[[str], None] = lambda instance: None,
+        continues: bool = False,
     ) -> None:
         self.seed = checked.graph.seed if seed is None else seed
-        super().__init__(checked, self.seed, EdgeFactory(checked), on_making)
+        super().__init__(checked, self.seed, EdgeFactory(checked), on_making, continues)
         self.sink, self.irregularities = sink, Irregularities()
         self.limits = limits or checked.graph.limits
         self.began_s: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,23 @@ def test_a_run_that_failed_continues_with_the_files_of_one_that_did_not(
     assert whole["state_digest"]
     found["resume"] = whole["resume"]
     assert found == whole
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+def test_a_mapped_buffer_is_made_anew_from_the_snapshot(placement: str, tmp_path: Path) -> None:
+    """The rows that its files have when the run is resumed are newer."""
+
+    def run(name: str) -> Any:
+        storage = {"type": "mapped", "path": str(tmp_path / f"rows of {name}")}
+        sets = {"evaluator.stop_value": None, "buffer.size": 2500, "snapshots.every_rounds": 2}
+        return flowrl.load("cartpole_dqn", {**sets, "buffer.storage": storage})
+
+    whole = run("whole").run(train_iters=96, out=tmp_path / "whole", quiet=True)
+    run("part").run(train_iters=60, out=tmp_path / "part", quiet=True)
+    shutil.rmtree(snapshot_folders(tmp_path / "part")[0])
+    found = flowrl.resume(tmp_path / "part", placement=placement, train_iters=96, quiet=True)
+    assert found.resumed_after < whole.snapshot_rounds
+    assert found.state_digest == whole.state_digest
 
 
 def test_a_run_that_reached_its_limit_continues_to_a_greater_one(tmp_path: Path) -> None:

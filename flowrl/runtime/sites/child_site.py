@@ -4,6 +4,7 @@
 |---|---|
 | `run` | the run's secret, in hex |
 | `seed` | the run's seed |
+| `continues` | whether the run continues from a snapshot |
 | `kinds`, `placed` | the site layout |
 | `sites` | for each site of the group: `address`, `listener`, `peers` and `keys` |
 
@@ -69,6 +70,7 @@ class ChildSite:
     def run(self) -> None:
         """Run the site until the coordinator ends it."""
         beacon = StatusBeacon(self._new_connections(), self._site["peers"][COORDINATOR])
-        seed = self._config["seed"]
-        run_site(self._checked, self._layout, self._name, self._channels, seed, beacon.start)
+        seed, continues = self._config["seed"], self._config["continues"]
+        channels, start = self._channels, beacon.start
+        run_site(self._checked, self._layout, self._name, channels, seed, start, continues)
         beacon.close()

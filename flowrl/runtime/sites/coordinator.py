@@ -102,12 +102,13 @@ class Coordinator:
         limits: Limits,
         hosts: RemoteHosts | None = None,
         show: Callable[[str], None] = lambda text: None,
+        continues: bool = False,
     ) -> None:
         """`show` shows a line to the user."""
         self.checked = checked.require_sound()
         self.limits = limits
         self.cuts = CutPlanner(checked, limits)
-        self.sites = LaunchedSites(checked, layout, seed, hosts)
+        self.sites = LaunchedSites(checked, layout, seed, hosts, continues)
         self.began_s: float | None = None
         self.ended_s: float | None = None
         self._silence = SilenceWatch(self.sites.names_in_other_processes(), show)

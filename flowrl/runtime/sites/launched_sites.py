@@ -84,9 +84,15 @@ class LaunchedSites:
     """The coordinator's handle of all sites, in threads, in processes and on hosts; owned by one thread."""
 
     def __init__(
-        self, checked: CheckedGraph, layout: SiteLayout, seed: int, hosts: RemoteHosts | None = None
+        self,
+        checked: CheckedGraph,
+        layout: SiteLayout,
+        seed: int,
+        hosts: RemoteHosts | None = None,
+        continues: bool = False,
     ) -> None:
         self.checked, self.layout, self.seed, self.hosts = checked, layout, seed, hosts
+        self.continues = continues  # whether the run continues from a snapshot
         self.names = [name for name in layout.kinds if layout.instances_on(name)]
         self.schedulers: dict[str, SiteScheduler] = {}  # of the sites in this process
         self.processes = SiteProcesses()
@@ -185,7 +191,7 @@ class LaunchedSites:
     def _start_thread(self, name: str) -> None:
         channels = SiteChannels(self._connections[name])
         on_made = partial(self.schedulers.__setitem__, name)
-        arguments = (self.checked, self.layout, name, channels, self.seed, on_made)
+        arguments = (self.checked, self.layout, name, channels, self.seed, on_made, self.continues)
         thread = threading.Thread(target=run_site, args=arguments, name=name, daemon=True)
         self._threads[name] = thread
         thread.start()
@@ -196,6 +202,7 @@ class LaunchedSites:
             "kinds": dict(self.layout.kinds),
             "placed": [[node, r, site] for (node, r), site in self.layout.site_of.items()],
             "seed": self.seed,
+            "continues": self.continues,
         }
         local, remote = self._local_sites("process"), self.layout.hosts
         modules = {n: modules_needed(self.checked, self.layout, n) for n in (*local, *remote)}

@@ -70,8 +70,12 @@ class SiteScheduler(Scheduler):
         messages: CoordinatorMessages,
         reporter: SiteReporter,
         channels: SiteChannels,
+        continues: bool = False,
     ) -> None:
-        super().__init__(checked, seed, edges, lambda instance: reporter.send(MakingNode(instance)))
+        def report_making(instance: str) -> None:
+            reporter.send(MakingNode(instance))
+
+        super().__init__(checked, seed, edges, report_making, continues)
         self.name = edges.name
         self._site_edges, self._waits = edges, edges.waits
         self._messages, self._reporter, self._channels = messages, reporter, channels
@@ -389,10 +393,11 @@ def run_site(
     channels: SiteChannels,
     seed: int,
     on_made: Callable[[SiteScheduler], None] = lambda scheduler: None,
+    continues: bool = False,
 ) -> None:
     """Make a site, execute its program, and end it. Failures are reported to the coordinator.
 
-    `on_made` is called with the scheduler before the first firing.
+    `on_made` is called with the scheduler before the first firing. A site that `continues` loads parts of a snapshot.
     """
     scheduler: SiteScheduler | None = None
     try:
@@ -400,7 +405,7 @@ def run_site(
         reporter = SiteReporter(channels, name, len(layout.kinds))
         messages = CoordinatorMessages(channels, name)
         edges = SiteEdgeFactory(checked, layout, name, channels)
-        scheduler = SiteScheduler(checked, seed, edges, messages, reporter, channels)
+        scheduler = SiteScheduler(checked, seed, edges, messages, reporter, channels, continues)
         on_made(scheduler)
         reset_numerics(checked.graph.torch_threads)
         scheduler.live()

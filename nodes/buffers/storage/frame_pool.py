@@ -15,14 +15,13 @@ import numpy as np
 
 from flowrl.core.array_pieces import LiveArray
 from flowrl.core.batch import Array, Column
+from flowrl.nodes.buffers.storage.row_checksums import widest_word
 from flowrl.nodes.buffers.storage.storage import ColumnStore
 
 SPARE_EVERY_ROWS = 32  # rows for each spare frame; spare frames are for the ends of episodes
 BLOCK_PLACES = 256
 MAX_OFFSET = 16  # the largest n of n-step rows whose `next_obs` is shared
 RECOVERED_BLOCK_ROWS = 64  # the size of the blocks in which recovered rows are evicted
-
-WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
 
 GrowColumn = Callable[
     [ColumnStore, int], ColumnStore
@@ -65,7 +64,7 @@ class FramePool:
         self._dtype, self._shape = np.dtype(obs.dtype), obs.shape
         self._frame_bytes = obs.row_bytes // stacked
         # Frames are compared in the widest words that they consist of, which is faster than in bytes.
-        self._word = next(w for w in WORDS if self._frame_bytes % np.dtype(w).itemsize == 0)
+        self._word = widest_word(self._frame_bytes)
         self.written = 0  # frames ever written; the number of the next frame
         self._pool, self._grow = pool, grow
         self._place_of = np.arange(len(pool))  # frame f is at place _place_of[f % len(pool)]

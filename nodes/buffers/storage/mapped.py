@@ -1,7 +1,8 @@
 """Mapped storage: columns in memory-mapped files, which may be larger than memory and outlive the process.
 
-A folder contains `about.json` (the layout), `commits` (which rows the files hold; see `commit_file`), and one file
-`<k>.rows` for each column.
+A folder contains `about.json` (the layout), `commits` (which rows the files hold; see `commit_file`), and two files for
+each column: `<k>.rows`, and `<k>.sums` with the checksum of each row. Checksums are written when rows are flushed, and
+checked when the folder is opened.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -26,7 +27,9 @@ from flowrl.core.json_text import parse_object
 from flowrl.machine.processes import process_exists
 from flowrl.machine.resource_limits import free_memory_bytes
 from flowrl.nodes.buffers.storage.commit_file import CommitFile, CommitRecord
+from flowrl.nodes.buffers.storage.deduplication import observation_pairs, pool_name
 from flowrl.nodes.buffers.storage.limits import preallocate
+from flowrl.nodes.buffers.storage.row_checksums import RowChecksum, blocks_of
 from flowrl.nodes.buffers.storage.storage import (
     Allocations,
     ColumnStore,
@@ -35,10 +38,11 @@ from flowrl.nodes.buffers.storage.storage import (
     Storage,
 )
 
-FORMAT = 1
+FORMAT = 2
 LAYOUT_FILE, COMMIT_FILE = "about.json", "commits"
 RELEASES_PER_FLUSH = 16  # the most releases of rows between two flushes
 MAX_RELEASED_SHARE = 8  # one release covers at most this fraction (1/8) of all rows
+SUM_BYTES = 8  # the checksum of a row
 MAX_WRITE_BYTES = 1 << 30  # in one system call; Linux accepts at most 2 GiB
 
 
@@ -73,11 +77,16 @@ class MappedStorage(Storage):
         return f"begins with the rows in '{self._path}'" if self._on_existing == "reuse" else ""
 
     def bind(self, ctx: Context) -> None:
-        """Use a separate folder for each replica. A node that is restarted within a run continues with its rows."""
+        """Use a separate folder for each replica. A node that is restarted within a run continues with its rows.
+
+        In a run that continues from a snapshot, the snapshot has the rows, and the folder is made anew.
+        """
         if ctx.replica:
             self._path = self._path.with_name(f"{self._path.name}#{ctx.replica}")
         if ctx.restarts:
             self._on_existing = "reuse"
+        elif ctx.continues:
+            self._on_existing = "new"
 
     def memory_bytes(self, row_bytes: int) -> int:
         """Return 0: the system can reclaim the pages of mapped files."""
@@ -108,6 +117,7 @@ class MappedStorage(Storage):
         try:
             with _reported_files(self._path):
                 self._open_columns(layout, columns, commit_file, self._path)
+                self._check_rows(layout, record)
             commit_file.write(replace(record, closed=False, released_rows=0))
         except BaseException:
             self.close()
@@ -182,6 +192,17 @@ class MappedStorage(Storage):
             file = folder / f"{k}.rows"
             self._columns[name] = MappedColumn(file, column, places, new=folder != self._path)
 
+    def _check_rows(self, layout: RingLayout, record: CommitRecord) -> None:
+        """Raise an error if rows of a commit, or frames of theirs, have other bytes than were written."""
+        numbers = np.arange(record.first_row, record.stop_row)
+        places = (numbers - (record.stop_row - record.next_place)) % layout.size
+        for name in layout.schema:
+            self._columns[name].check(places)
+        pairs = {} if layout.frames is None else observation_pairs(layout.schema)
+        for name, next_name in pairs.items():
+            frames = [self._columns[column].take(places) for column in (name, next_name)]
+            self._columns[pool_name(name)].check(np.unique(np.concatenate(frames)))
+
     def _open_commit_file(self) -> CommitFile:
         if self._commit_file is None:
             raise ValueError(f"'{self._path}' is closed")
@@ -197,18 +218,23 @@ class MappedColumn:
     """
 
     def __init__(self, path: Path, column: Column, places: int, new: bool = True) -> None:
-        """Create a file with `places` places, or open one with at least as many (it may have grown)."""
+        """Create files with `places` places, or open some with at least as many (they may have grown)."""
         self._path, self._column = path, column
+        self._checksum = RowChecksum(column.row_bytes)
+        self._unsummed: list[list[int]] = []  # ranges of places whose checksums are to be written
+        sums_path = path.with_suffix(".sums")
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if new else 0)
-        self._file = os.open(path, flags, 0o644)
-        try:
-            length = os.fstat(self._file).st_size
-            if not new and length < places * column.row_bytes:
-                raise ValueError(f"'{path}' is too short: another program changed it")
+        with ExitStack() as opened:
+            self._file = os.open(path, flags, 0o644)
+            opened.callback(os.close, self._file)
+            self._sums_file = os.open(sums_path, flags, 0o644)
+            opened.callback(os.close, self._sums_file)
+            for file, row_bytes in ((self._file, column.row_bytes), (self._sums_file, SUM_BYTES)):
+                if not new and os.fstat(file).st_size < places * row_bytes:
+                    shorter = path if file == self._file else sums_path
+                    raise ValueError(f"'{shorter}' is too short: another program changed it")
             self.grow(places)
-        except BaseException:
-            os.close(self._file)
-            raise
+            opened.pop_all()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -219,11 +245,13 @@ class MappedColumn:
         return self._rows.nbytes
 
     def grow(self, places: int) -> None:
-        """Extend the file to at least `places` places, and reserve the disk space."""
+        """Extend the files to at least `places` places, and reserve the disk space."""
         row_bytes = max(self._column.row_bytes, 1)
         required = max(places * row_bytes, 1)
         if os.fstat(self._file).st_size < required:
             preallocate(self._file, self._path, required)
+        if os.fstat(self._sums_file).st_size < places * SUM_BYTES:
+            preallocate(self._sums_file, self._path.with_suffix(".sums"), places * SUM_BYTES)
         length = os.fstat(self._file).st_size
         mapped = self._map = mmap.mmap(self._file, length, prot=mmap.PROT_READ)
         mapped.madvise(mmap.MADV_RANDOM)  # rows are drawn in random order
@@ -256,19 +284,48 @@ class MappedColumn:
         return self._rows.take(places, 0, mode=mode)
 
     def flush(self) -> None:
-        """Wait until all writes are on the disk."""
+        """Write the checksums of new rows, and wait until all writes are on the disk."""
+        for first, stop in self._unsummed:
+            for begin, end in blocks_of(first, stop, self._column.row_bytes):
+                sums = self._checksum.of(self._rows[begin:end])
+                _write_all(self._sums_file, sums, begin * SUM_BYTES)
+        self._unsummed = []
         os.fdatasync(self._file)
+        os.fdatasync(self._sums_file)
+
+    def check(self, places: Array) -> None:
+        """Raise ValueError if rows at these places do not have their checksums."""
+        sums = np.fromfile(self._path.with_suffix(".sums"), np.uint64)
+        wrong = []
+        for begin, end in blocks_of(0, len(places), self._column.row_bytes):
+            block = places[begin:end]
+            wrong.append(block[self._checksum.of(self.take(block)) != sums[block]])
+        damaged = np.concatenate(wrong) if wrong else places
+        if len(damaged):
+            raise ValueError(
+                f"'{self._path}' is damaged: {len(damaged)} of {len(places)} rows have other bytes than were written "
+                f"(place {damaged[0]}); write `on_existing: new` to delete the buffer, or set another `path`"
+            )
 
     def close(self) -> None:
-        """Close the file. Arrays that `take` returned are copies, and stay valid."""
+        """Close the files. Arrays that `take` returned are copies, and stay valid."""
         os.close(self._file)
+        os.close(self._sums_file)
 
     def _write(self, place: int, rows: Array) -> None:
-        remaining = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-        offset = place * self._column.row_bytes
-        while len(remaining):
-            written = os.pwrite(self._file, remaining[:MAX_WRITE_BYTES], offset)
-            remaining, offset = remaining[written:], offset + written
+        _write_all(self._file, rows, place * self._column.row_bytes)
+        if self._unsummed and self._unsummed[-1][1] == place:
+            self._unsummed[-1][1] += len(rows)
+        else:
+            self._unsummed.append([place, place + len(rows)])
+
+
+def _write_all(file: int, array: Array, offset: int) -> None:
+    """Write the bytes of an array at an offset of a file."""
+    remaining = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    while len(remaining):
+        written = os.pwrite(file, remaining[:MAX_WRITE_BYTES], offset)
+        remaining, offset = remaining[written:], offset + written
 
 
 def _layout_json(columns: Allocations, layout: RingLayout) -> dict[str, Any]:
@@ -348,7 +405,8 @@ def _report(path: Path, record: CommitRecord) -> str:
 
 def _delete_buffer(path: Path, columns: int) -> None:
     """Delete the folder if it contains nothing but the buffer's files."""
-    own = {LAYOUT_FILE, COMMIT_FILE, *(f"{k}.rows" for k in range(columns))}
+    own = {LAYOUT_FILE, COMMIT_FILE}
+    own |= {f"{k}.{kind}" for k in range(columns) for kind in ("rows", "sums")}
     others = sorted({file.name for file in path.iterdir()} - own)
     if others:
         raise ValueError(

@@ -182,13 +182,55 @@ def test_a_buffer_with_another_size_or_other_columns_is_refused(tmp_path: Path) 
     right.close()
 
 
+@pytest.mark.parametrize("deduplicate", [False, True])
+@pytest.mark.parametrize("how", ["flipped", "zeroed", "swapped", "checksum"])
+def test_rows_that_changed_on_the_disk_are_found_when_they_are_opened(
+    tmp_path: Path, how: str, deduplicate: bool
+) -> None:
+    one = ring(tmp_path / "rows", deduplicate=deduplicate)
+    for first in range(0, 33, 3):
+        one.push(rows(first, 3), seen=0)
+    place = one.place_of(31)
+    if deduplicate:
+        place = int(one.columns["obs"][place : place + 1][0, 0])
+    frames = list(one.storage._columns)  # type: ignore[attr-defined]
+    column = frames.index("obs frames" if deduplicate else "obs")
+    one.close()
+    path = tmp_path / "rows" / f"{column}.{'sums' if how == 'checksum' else 'rows'}"
+    content = np.fromfile(path, np.uint8)
+    row_bytes = 8 if how == "checksum" else 12
+    row = content[place * row_bytes :][:row_bytes]
+    if how == "zeroed":
+        row[:] = 0
+    elif how == "swapped":
+        row[:] = np.roll(row, 4)
+    else:
+        row[5] ^= 1
+    content.tofile(path)
+    with pytest.raises(
+        ValueError, match=rf"'.*/{column}.rows' is damaged: 1 of .* rows have other"
+    ):
+        ring(tmp_path / "rows", deduplicate=deduplicate, on_existing="reuse")
+    ring(tmp_path / "rows", deduplicate=deduplicate, on_existing="new").close()
+
+
+def test_rows_of_every_width_have_checksums(tmp_path: Path) -> None:
+    columns = {f"c{n}": np.zeros((4, n), np.uint8) for n in (0, 1, 2, 3, 4, 8, 9, 24)}
+    one = Ring(6, storage=MappedStorage(path=str(tmp_path / "rows")))
+    one.push(columns)
+    one.close()
+    again = Ring(6, storage=MappedStorage(path=str(tmp_path / "rows"), on_existing="reuse"))
+    assert again.row_count == 4
+    again.close()
+
+
 def test_a_later_format_is_refused(tmp_path: Path) -> None:
     one = ring(tmp_path / "rows")
     one.push(rows(0, 10), seen=0)
     one.close()
     about = tmp_path / "rows" / "about.json"
-    about.write_text(about.read_text().replace('"format": 1', '"format": 9'))
-    with pytest.raises(ValueError, match="has format 9; this version of flowrl reads 1"):
+    about.write_text(about.read_text().replace('"format": 2', '"format": 9'))
+    with pytest.raises(ValueError, match="has format 9; this version of flowrl reads 2"):
         ring(tmp_path / "rows", on_existing="reuse")
 
 
