@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from inspect import signature
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import model_validator
 
 from flowrl.core.batch import Array, Schema
 from flowrl.core.config import param
@@ -50,19 +52,39 @@ class Her(Transform):
             None,
             "`package.module:function`: as `reward`, to flags (n,) of rows that terminate; default: as stored",
         )
-        achieved: str = param("achieved_goal", "the leaf of observations with the achieved goal")
-        desired: str = param("desired_goal", "the leaf of observations with the desired goal")
+        achieved: str | list[int] = param(
+            "achieved_goal",
+            "the leaf of observations with the achieved goal; of plain observations, the range of its numbers: "
+            "[0, 3] for the first three",
+        )
+        desired: str | list[int] = param(
+            "desired_goal", "the same of the desired goal, such as [3, 6]"
+        )
+
+        @model_validator(mode="after")
+        def _check_goals(self) -> Any:
+            if isinstance(self.achieved, str) != isinstance(self.desired, str):
+                raise ValueError(
+                    f"`achieved` is {self.achieved!r} and `desired` is {self.desired!r}; give two leaves or two ranges"
+                )
+            return self
 
     def check(self, schema: Schema) -> None:
         c = self.config
-        for name in (*self._goal_columns(), "reward", "last"):
+        goals = (
+            goal_in(name, goal) for name in ("obs", "next_obs") for goal in (c.achieved, c.desired)
+        )
+        for name in (*(goal.column for goal in goals), "reward", "last"):
             if name not in schema:
                 raise UnsoundError(
                     f"her needs the column '{name}'; the columns are {', '.join(schema)}",
                     "use an env with goals (a Dict with `achieved_goal` and `desired_goal`), or set "
-                    "`achieved` and `desired` to the names of its leaves",
+                    "`achieved` and `desired` to the names of its leaves, or to the ranges of their numbers in plain "
+                    "observations, such as [0, 3] and [3, 6]",
                     "transforms",
                 )
+        if not isinstance(c.achieved, str):
+            _check_ranges(c.achieved, c.desired, schema["obs"].shape)
         functions = [_import_function(path) for path in (c.reward, c.terminated) if path]
         if any(map(_takes_info, functions)) and not any(n.startswith(PREFIX) for n in schema):
             raise UnsoundError(
@@ -75,20 +97,20 @@ class Her(Transform):
 
     def apply(self, rows: SampledRows) -> None:
         """Relabel some of the rows with other goals."""
-        c, (desired, next_desired, next_achieved, _) = self.config, self._goal_columns()
+        c = self.config
         chosen = np.flatnonzero(rows.rng.random(len(rows.numbers)) < c.k / (c.k + 1))
         numbers = rows.numbers[chosen]
         goal_rows = rows.segments.offset_rows(numbers, self._steps_to_goal(rows, numbers))
-        goals = rows.stored(next_achieved, goal_rows)
-        for name in (desired, next_desired):
-            rows[name] = _replaced(rows[name], chosen, goals)
+        goals = goal_in("next_obs", c.achieved).stored(rows, goal_rows)
         self._relabel_rewards(rows, chosen, goals)
+        for name in ("obs", "next_obs"):
+            goal_in(name, c.desired).replace(rows, chosen, goals)
 
     def _relabel_rewards(self, rows: SampledRows, chosen: Array, goals: Array) -> None:
         """Sum the rewards for the goals (k, …) over the windows of the chosen rows (k,)."""
-        c, next_achieved = self.config, self._goal_columns()[2]
+        c = self.config
         window, exists = rows.windows_of(rows.numbers[chosen])  # (k, n)
-        achieved = rows.stored(next_achieved, window)
+        achieved = goal_in("next_obs", c.achieved).stored(rows, window)
         desired = np.broadcast_to(goals[:, None], achieved.shape)
         names = [name for name in rows.names if name.startswith(PREFIX)]
         info = {name.removeprefix(PREFIX): rows.stored(name, window) for name in names}
@@ -126,21 +148,55 @@ class Her(Transform):
         k = np.arange(len(chosen))
         end, flags = window[k, steps - 1], terminated[k, steps - 1]
         for name in columns_of_end(rows.names):
-            if shortened.any() and name != self._goal_columns()[1]:
+            if shortened.any():
                 earlier = rows.stored(name, end[shortened])
                 rows[name] = _replaced(rows[name], chosen[shortened], earlier)
         rows["terminated"] = _replaced(rows["terminated"], chosen, flags)
         discount = bootstrap_discount(policy_gamma("her", self.config.policy), flags, steps)
         rows["discount"] = _replaced(rows["discount"], chosen, discount)
 
-    def _goal_columns(self) -> tuple[str, str, str, str]:
-        """Return the columns of goals: desired, next desired, next achieved, achieved."""
-        desired, achieved = self.config.desired, self.config.achieved
-        return (
-            f"obs/{desired}",
-            f"next_obs/{desired}",
-            f"next_obs/{achieved}",
-            f"obs/{achieved}",
+
+@dataclass(frozen=True)
+class GoalPlace:
+    """Where goals are in rows: a column, or a range of its numbers."""
+
+    column: str
+    numbers: slice | None
+
+    def stored(self, rows: SampledRows, numbers: Array) -> Array:
+        """The goals of any rows that are held."""
+        found = rows.stored(self.column, numbers)
+        return found if self.numbers is None else found[..., self.numbers]
+
+    def replace(self, rows: SampledRows, chosen: Array, goals: Array) -> None:
+        """Give the chosen rows these goals."""
+        if self.numbers is None:
+            rows[self.column] = _replaced(rows[self.column], chosen, goals)
+            return
+        values = rows[self.column][chosen]
+        values[:, self.numbers] = goals
+        rows[self.column] = _replaced(rows[self.column], chosen, values)
+
+
+def goal_in(name: str, goal: str | list[int]) -> GoalPlace:
+    """Where a goal is in the observations `name`: their leaf, or their numbers in a range."""
+    return (
+        GoalPlace(f"{name}/{goal}", None)
+        if isinstance(goal, str)
+        else GoalPlace(name, slice(*goal))
+    )
+
+
+def _check_ranges(achieved: Any, desired: Any, shape: tuple[int, ...]) -> None:
+    """Refuse ranges that are not two goals of one size in observations of this shape."""
+    size = shape[0] if len(shape) == 1 else 0
+    fit = all(len(goal) == 2 and 0 <= goal[0] < goal[1] <= size for goal in (achieved, desired))
+    if not fit or achieved[1] - achieved[0] != desired[1] - desired[0]:
+        raise UnsoundError(
+            f"her: `achieved: {list(achieved)}` and `desired: {list(desired)}` are not two ranges of one size in "
+            f"observations of the shape {list(shape)}",
+            "give the first number and the one after the last, counted from 0",
+            "transforms",
         )
 
 

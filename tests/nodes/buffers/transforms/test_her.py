@@ -265,3 +265,61 @@ def test_a_reward_function_may_take_the_listed_info() -> None:
     schema = {name: column for name, column in token.schema.items() if "info" not in name}
     with pytest.raises(UnsoundError, match="reward_by_info takes `info`, and the rows have none"):
         her(reward=f"{ENV_MODULE}:reward_by_info").check(schema)
+
+
+LEAVES = ("observation", "achieved_goal", "desired_goal")
+
+
+def flat(token: Batch) -> Batch:
+    """Rows whose observations are the numbers of all leaves, one leaf after another."""
+    rest = {name: column for name, column in token.columns.items() if "obs/" not in name}
+    obs = {
+        name: np.concatenate([token[f"{name}/{leaf}"] for leaf in LEAVES], 1)
+        for name in ("obs", "next_obs")
+    }
+    return Batch({**rest, **obs})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("nstep", "terminates"), [(1, False), (1, True), (4, False), (4, True)])
+def test_flat_observations_are_relabelled_as_nested_ones(
+    strategy: str, nstep: int, terminates: bool
+) -> None:
+    ends = {"terminated": f"{ENV_MODULE}:reached"} if terminates else {}
+    policy = Toy(obs=Column("float32"), action=Column("int64"), gamma=0.75, nstep=nstep)
+    tokens = collect(20, 8)
+    bits = tokens[0]["obs/observation"].shape[1]
+    ranges = {"achieved": [bits, 2 * bits], "desired": [2 * bits, 3 * bits]}
+    nested, plain = (
+        NaiveReplayBuffer(
+            size=87,
+            batch_size=64,
+            policy=policy,
+            transforms=(her(strategy=strategy, policy=policy, **ends, **goals),),
+            seed=3,
+        )
+        for goals in ({}, ranges)
+    )
+    for token in tokens:
+        nested.push(token)
+        plain.push(flat(token))
+    for _ in range(3):
+        expected, found = flat(nested.sample()), plain.sample()
+        assert set(found) == set(expected)
+        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+def test_ranges_of_goals_that_do_not_fit_are_refused() -> None:
+    (token,) = collect(6, 1)
+    schema = dict(flat(token).schema)
+    size = schema["obs"].shape[0]
+    check(her(achieved=[0, 2], desired=[size - 2, size]), schema)
+    for achieved, desired in [([0, 2], [2, 5]), ([2, 2], [3, 3]), ([0, 2], [size - 1, size + 1])]:
+        with pytest.raises(UnsoundError, match=r"are not two ranges of one size in observations"):
+            check(her(achieved=achieved, desired=desired), schema)
+    with pytest.raises(ValueError, match="give two leaves or two ranges"):
+        her(achieved=[0, 2])
+    with pytest.raises(UnsoundError, match=r"such as \[0, 3\] and \[3, 6\]"):
+        check(her(), schema)  # the leaves of nested observations
+    with pytest.raises(UnsoundError, match="her needs the column 'obs'"):
+        check(her(achieved=[0, 2], desired=[2, 4]), dict(token.schema))
