@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,19 @@ from flowrl.core.ports import In
 from flowrl.nodes.datasets.formats import format_of
 from flowrl.nodes.datasets.metadata import metadata_of
 
+WRITTEN_SHARE = (
+    0.1  # of the rows of a dataset: it is written again when so many of its rows are new
+)
+
 
 class DatasetWriter(Node):
-    """Writes a dataset (type `npz_writer`). Each firing replaces it as a whole, so it can be read during the run."""
+    """Writes a dataset (type `npz_writer`) while rows arrive: when a tenth of its rows are new, and at the end.
+
+    Each time, it is replaced as a whole, so it can be read during the run, and is complete if the run is killed.
+    """
 
     may_end_run = False
-    unsaved = ("_metadata",)
+    unsaved = ("_metadata", "_committed", "_unwritten_rows")
     data = In("samples")
 
     class Config(BaseConfig):
@@ -44,17 +52,36 @@ class DatasetWriter(Node):
         # The newest tokens, which contain the newest `rows` rows.
         self._tokens: deque[Batch] = deque()
         self._row_count = 0
+        self._committed: list[Batch] = []  # those of firings that are known to lie before the cut
+        self._unwritten_rows = 0  # of these, that the dataset lacks
 
     def fire(self, data: Batch) -> None:
-        """Keep the token's rows. The dataset is written once the firing is known to lie before the cut."""
+        """Keep the token's rows. They are written once the firing is known to lie before the cut."""
         self._tokens.append(data)
         self._row_count += len(data)
         while self._row_count - len(self._tokens[0]) >= self.config.rows:
             self._row_count -= len(self._tokens.popleft())
-        self.ctx.on_commit(partial(self._write, list(self._tokens)))
+        self.ctx.on_commit(partial(self._commit, list(self._tokens), len(data)))
         self.ctx.metrics({"rows": min(self._row_count, self.config.rows)})
 
-    def _write(self, tokens: list[Batch]) -> None:
-        table, path = Batch.concat(tokens), Path(self.config.path).expanduser()
+    def close(self) -> None:
+        """Write the rows that the dataset lacks."""
+        if self._unwritten_rows:
+            self._write()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._committed, self._unwritten_rows = list(self._tokens), self._row_count
+
+    def _commit(self, tokens: list[Batch], new_rows: int) -> None:
+        self._committed = tokens
+        self._unwritten_rows += new_rows
+        held = min(sum(map(len, tokens)), self.config.rows)
+        if self._unwritten_rows >= WRITTEN_SHARE * held:
+            self._write()
+
+    def _write(self) -> None:
+        table, path = Batch.concat(self._committed), Path(self.config.path).expanduser()
         newest = table.take(slice(max(0, len(table) - self.config.rows), None))
         format_of(path).write(path, newest, self._metadata)
+        self._unwritten_rows = 0

@@ -17,6 +17,7 @@ from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.graph.bundled import graphs_folder
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.datasets import npz
 from flowrl.nodes.datasets.dataset_reader import DatasetReader
 from flowrl.nodes.datasets.dataset_writer import DatasetWriter
 from flowrl.nodes.datasets.formats import format_of
@@ -163,6 +164,39 @@ def test_the_writer_writes_the_newest_rows(tmp_path: Path) -> None:
         [16, 17, 18, 19],
     ]
     assert node.ctx.records[-1] == MetricsRecord({"rows": 4.0})
+
+
+def test_the_writer_writes_again_when_a_tenth_of_the_rows_are_new_and_when_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, lengths = tmp_path / "out.npz", []
+
+    def write_and_count(path: Path, rows: Batch, metadata: Any) -> None:
+        lengths.append(len(rows))
+        write(path, rows, metadata)
+
+    monkeypatch.setattr(npz, "write", write_and_count)
+    node = DatasetWriter(path=str(path), rows=200)
+    for k in range(1003):
+        node.fire(table(k))
+        held = read(path)["action"]
+        assert held[-1] >= k - 20
+        assert len(held) >= 0.9 * min(k + 1, 200)
+    assert len(lengths) < 100  # 40 while the dataset is full, and fewer than 60 before
+    assert read(path)["action"][-1] < 1002
+    node.close()
+    node.close()
+    assert read(path)["action"].tolist() == list(range(803, 1003))
+
+
+def test_a_loaded_writer_writes_all_its_rows(tmp_path: Path) -> None:
+    node = DatasetWriter(path=str(tmp_path / "out.npz"), rows=200)
+    for k in range(105):
+        node.fire(table(k))
+    other = DatasetWriter(path=str(tmp_path / "resumed.npz"), rows=200)
+    other.load_state_dict(node.state_dict())
+    other.close()
+    assert read(tmp_path / "resumed.npz")["action"].tolist() == list(range(105))
 
 
 def test_the_writer_releases_tokens_that_it_does_not_need(tmp_path: Path) -> None:
