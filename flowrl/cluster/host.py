@@ -31,6 +31,7 @@ from flowrl.cluster.messages import (
     EndSites,
     FilePiece,
     Heartbeat,
+    HostDropped,
     HostLeft,
     HostMessage,
     Join,
@@ -203,6 +204,8 @@ class HostSession:
             self._show(f"joined the run {self._graph}")
         elif isinstance(message, JoinRefused):
             raise RunLost(f"the run at {self._run_address} refuses this host: {message.why}")
+        elif isinstance(message, HostDropped):
+            raise RunLost(f"the run {self._graph} has dropped this host: {message.why}")
         elif isinstance(message, RunEnded):
             self._how_ended = message.how
         elif self._graph and not isinstance(message, Heartbeat):

@@ -23,6 +23,7 @@ from flowrl.cluster.messages import (
     EndSites,
     FilePiece,
     Heartbeat,
+    HostDropped,
     HostLeft,
     HostMessage,
     Join,
@@ -71,6 +72,7 @@ class JoinedHost:
         self.join, self.offer = join, _checked_offer(join)
         self.heard_s = time.monotonic()
         self.why_lost = ""  # empty while the host is there
+        self.is_dropped = False  # whether the host knows that it is lost
         self.ports: Mapping[str, int] | None = None
         self.ended_sites: dict[str, str] = {}  # and why they have ended
         self.has_sites = False  # of this run
@@ -187,6 +189,8 @@ class JoinedHosts:
             try:
                 if host is None:
                     self._handle_join(connection, data)
+                elif host.why_lost:
+                    self._drop(host)
                 else:
                     host.heard_s = time.monotonic()
                     self._handle(host, host.session.read(data))
@@ -218,6 +222,12 @@ class JoinedHosts:
         cpu = host.join.machine.get("cpu")
         self._show(f"host '{host.name}' has joined ({host.join.cores} cores, {cpu})")
         self._send(host, Welcome(self.sent.config["title"]))
+
+    def _drop(self, host: JoinedHost) -> None:
+        """Let a host that was taken for dead know this, so that it ends its sites, and may join again."""
+        if not host.is_dropped:
+            host.is_dropped = True
+            self._send(host, HostDropped(host.why_lost))
 
     def _why_unfit(self, join: Join) -> str:
         if join.protocol != PROTOCOL:

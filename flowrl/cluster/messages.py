@@ -132,12 +132,27 @@ class EndSites:
 
 
 @dataclass(frozen=True, slots=True)
+class HostDropped:
+    """The run has taken the host for dead, and no longer counts on it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     how: str
 
 
 RunMessage = (
-    Heartbeat | Welcome | JoinRefused | FilePiece | ListenFor | StartSites | EndSites | RunEnded
+    Heartbeat
+    | Welcome
+    | JoinRefused
+    | FilePiece
+    | ListenFor
+    | StartSites
+    | EndSites
+    | HostDropped
+    | RunEnded
 )
 
 HOST_MESSAGE: DataCodec[HostMessage] = DataCodec(HostMessage)

@@ -21,7 +21,9 @@ from flowrl.cluster.control_socket import MAX_RECEIVED_BYTES
 from flowrl.cluster.joined_hosts import HostError, JoinedHosts
 from flowrl.cluster.messages import (
     PROTOCOL,
+    EndSites,
     Heartbeat,
+    HostDropped,
     HostLeft,
     HostMessage,
     Join,
@@ -131,6 +133,33 @@ def test_waiting_ends_and_names_the_missing_hosts(hosts: JoinedHosts, guest: Gue
         "a host for 'b', 'c-*' has not joined within 0.5 s (joined: a); on the host: flowrl host "
         f"--join {hosts.address} --name NAME, with the same --key"
     )
+
+
+def test_a_silent_host_that_comes_back_is_told_that_it_was_dropped(
+    hosts: JoinedHosts, guest: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest.join("a")
+    assert guest.receive() == Welcome("graph")
+    monkeypatch.setattr("flowrl.cluster.joined_hosts.SILENCE_S", 0.0)
+    until(hosts, lambda: not hosts.offers())
+    for _ in range(2):
+        guest.send(Heartbeat())
+    why = "nothing was heard of it for 0 s"
+    assert guest.receive() == HostDropped(why)
+    assert refusals(hosts) == ""
+
+
+def test_sites_are_ended_for_others_and_a_host_that_does_not_is_left_out(
+    hosts: JoinedHosts, guest: Guest
+) -> None:
+    guest.join("a")
+    assert guest.receive() == Welcome("graph")
+    hosts.offers()
+    for host in hosts._joined.values():
+        host.has_sites = True
+    hosts.end_sites()  # waits for 0.1 s
+    assert guest.receive() == EndSites()
+    assert hosts.offers() == []
 
 
 def test_another_protocol_is_refused_with_the_reason(hosts: JoinedHosts, guest: Guest) -> None:

@@ -35,13 +35,19 @@ def net() -> Iterator[Network]:
 
 
 def started(
-    net: Network, folder: Path, placement: str, *words: str, graph: str = "cartpole_dqn"
+    net: Network,
+    folder: Path,
+    placement: str,
+    *words: str,
+    graph: str = "cartpole_dqn",
+    stay: bool = False,
 ) -> tuple[Run, Run, Run]:
     """A run, and the hosts a and b."""
     write_key(folder / "key")
     key = ("--key", "key")
+    more = ("--stay",) if stay else ()
     a, b = (
-        net.flowrl(name, "host", "--join", ADDRESS, *key, "--name", name, cwd=folder)
+        net.flowrl(name, "host", "--join", ADDRESS, *key, "--name", name, *more, cwd=folder)
         for name in ("a", "b")
     )
     rendezvous = ("--listen", ADDRESS, *key, "--hosts", "2")
