@@ -2,6 +2,7 @@
 # make test   set up, and run the quick tests     make test-all   all tests
 # make docs   the documentation as a site in build/docs, with its links checked
 # make bench  the benchmarks (an hour or so; nothing else should run on the machine)
+# make chaos  200 runs that are killed, stopped and cut off at random (an hour or two)
 # make zoo    every bundled graph with five seeds, and docs/zoo.md (hours; it continues where it was stopped)
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ STAMP := $(VENV)/.flowrl-installed
 TYPED := .mypy_cache/installed
 PYTEST := $(BIN)/pytest -n 2 --dist worksteal -rs
 
-.PHONY: run test test-slow test-all check types docs bench zoo clean
+.PHONY: run test test-slow test-all check types docs bench chaos zoo clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
@@ -42,6 +43,9 @@ docs: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench
+
+chaos: $(STAMP)
+	$(BIN)/python -m tests.sites.chaos
 
 zoo: $(STAMP)
 	$(BIN)/python -m bench zoo

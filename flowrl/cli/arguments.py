@@ -57,11 +57,11 @@ def settings(arguments: Namespace) -> dict[str, str]:
     return settings
 
 
-def add_placement(parser: ArgumentParser) -> None:
+def add_placement(parser: ArgumentParser, default: str = "serial") -> None:
     parser.add_argument(
         "--placement",
         metavar="P",
-        help="a placement's name or file, or node=place,… (default: serial)",
+        help=f"a placement's name or file, or node=place,… (default: {default})",
     )
 
 

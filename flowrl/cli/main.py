@@ -35,6 +35,7 @@ VERBS = {  # verb: module, function, description
         "begin a new run from a snapshot of another one, with changed settings",
     ),
     "check": ("graphs", "check", "prove a graph sound, or list every problem"),
+    "chaos": ("chaos", "chaos", "disturb a run on purpose, and see whether its bits are the same"),
     "draw": ("graphs", "draw", "draw a graph: DOT, SVG, PNG, Mermaid or HTML"),
     "expand": (
         "graphs",

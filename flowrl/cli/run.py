@@ -56,9 +56,9 @@ def run_arguments(parser: ArgumentParser) -> None:
         metavar="RUN",
         help="learners continue the last checkpoint of a run, or a .safetensors file (their `begin_with`)",
     )
-    _add_limits(parser)
+    add_limits(parser)
     _add_out(parser)
-    _add_hosts(parser)
+    add_hosts(parser)
     _add_recovery(parser)
     parser.add_argument(
         "--hash-tokens",
@@ -72,8 +72,8 @@ def resume_arguments(parser: ArgumentParser) -> None:
     shared.add_run(parser)
     shared.add_set(parser)
     shared.add_placement(parser)
-    _add_limits(parser)
-    _add_hosts(parser)
+    add_limits(parser)
+    add_hosts(parser)
     _add_recovery(parser)
     _add_display(parser)
 
@@ -99,9 +99,9 @@ def fork_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="continue the random numbers of the run, as `flowrl resume` does",
     )
-    _add_limits(parser)
+    add_limits(parser)
     _add_out(parser)
-    _add_hosts(parser)
+    add_hosts(parser)
     _add_recovery(parser)
     _add_display(parser)
 
@@ -120,7 +120,8 @@ def _add_recovery(parser: ArgumentParser) -> None:
     )
 
 
-def _add_limits(parser: ArgumentParser) -> None:
+def add_limits(parser: ArgumentParser, time: bool = True) -> None:
+    """Add the limits of a run, with or without that of its time."""
     parser.add_argument(
         "--steps",
         type=shared.count,
@@ -130,14 +131,16 @@ def _add_limits(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--train-iters", type=shared.count, metavar="N", help="cut after the N-th train iteration"
     )
-    parser.add_argument(
-        "--time",
-        metavar="10m",
-        help="cut after this time of training (30s, 10m, 2h); it begins when all nodes are made",
-    )
+    if time:
+        parser.add_argument(
+            "--time",
+            metavar="10m",
+            help="cut after this time of training (30s, 10m, 2h); it begins when all nodes are made",
+        )
 
 
-def _add_hosts(parser: ArgumentParser) -> None:
+def add_hosts(parser: ArgumentParser) -> None:
+    """Add what says where hosts join."""
     parser.add_argument(
         "--listen",
         metavar="ADDRESS",
@@ -176,8 +179,8 @@ def resume(arguments: Namespace) -> int:
         existing_run_path(arguments.run),
         settings=shared.settings(arguments),
         placement=arguments.placement or "serial",
-        limits=_limits(arguments, Limits()),
-        rendezvous=_rendezvous(arguments),
+        limits=limits_of(arguments, Limits()),
+        rendezvous=rendezvous_of(arguments),
         watcher=_watcher(arguments),
         recovers=not arguments.no_recover,
         begun_s=arguments.begun_s,
@@ -195,10 +198,10 @@ def fork(arguments: Namespace) -> int:
         settings=shared.settings(arguments),
         seed=arguments.seed,
         same_random=arguments.same_random,
-        limits=_limits(arguments, Limits()),
+        limits=limits_of(arguments, Limits()),
         out=arguments.out,
         placement=arguments.placement or "serial",
-        rendezvous=_rendezvous(arguments),
+        rendezvous=rendezvous_of(arguments),
         watcher=_watcher(arguments),
         recovers=not arguments.no_recover,
         begun_s=arguments.begun_s,
@@ -237,10 +240,10 @@ def run(arguments: Namespace) -> int:
     run = Run(
         checked,
         seed=arguments.seed,
-        limits=_limits(arguments, checked.graph.limits),
+        limits=limits_of(arguments, checked.graph.limits),
         out=arguments.out,
         placement=arguments.placement or "serial",
-        rendezvous=_rendezvous(arguments),
+        rendezvous=rendezvous_of(arguments),
         hash_tokens=arguments.hash_tokens,
         watcher=_watcher(arguments),
         recovers=not arguments.no_recover,
@@ -291,7 +294,7 @@ def _run_seeds(arguments: Namespace, checked: CheckedGraph) -> int:
     results = SeedRuns(
         checked,
         arguments.seeds,
-        limits=_limits(arguments, checked.graph.limits),
+        limits=limits_of(arguments, checked.graph.limits),
         out=arguments.out,
         placement=arguments.placement or "serial",
         at_once=arguments.at_once,
@@ -333,7 +336,8 @@ def _watcher(arguments: Namespace) -> Watcher:
     return Watchers(display, MetricsTable(shared.seconds_of("--table", arguments.table)))
 
 
-def _rendezvous(arguments: Namespace) -> Rendezvous | None:
+def rendezvous_of(arguments: Namespace) -> Rendezvous | None:
+    """Return where hosts join, if there are hosts."""
     if arguments.listen is None:
         if arguments.key is not None or arguments.hosts > 1:
             raise UsageError("--key and --hosts are for hosts, which join at --listen ADDRESS")
@@ -343,8 +347,10 @@ def _rendezvous(arguments: Namespace) -> Rendezvous | None:
     return Rendezvous(arguments.listen, key, arguments.hosts, within_s)
 
 
-def _limits(arguments: Namespace, of_graph: Limits) -> Limits:
-    time_s = None if arguments.time is None else shared.seconds_of("--time", arguments.time)
+def limits_of(arguments: Namespace, of_graph: Limits) -> Limits:
+    """Return the limits of a graph, except where the arguments give others."""
+    time = getattr(arguments, "time", None)
+    time_s = None if time is None else shared.seconds_of("--time", time)
     return of_graph.overridden_by(
         steps=arguments.steps, train_iters=arguments.train_iters, time_s=time_s
     )

@@ -28,6 +28,7 @@ from flowrl.cluster.messages import (
     HEARTBEAT_S,
     PROTOCOL,
     SESSION_BYTES,
+    Disturb,
     EndSites,
     FilePiece,
     Heartbeat,
@@ -57,6 +58,7 @@ from flowrl.machine.network_address import (
     local_address_towards,
     resolve_machine,
 )
+from flowrl.runtime.disturbances import Disturbance
 
 POLL_S = 0.2
 OUTPUT_BYTES_PER_S = 1 << 20  # of what sites print is sent to the run
@@ -211,8 +213,11 @@ class HostSession:
         elif self._graph and not isinstance(message, Heartbeat):
             self._execute(message)
 
-    def _execute(self, request: ListenFor | FilePiece | StartSites | EndSites) -> None:
+    def _execute(self, request: ListenFor | FilePiece | StartSites | EndSites | Disturb) -> None:
         """Do what the run requests. If that fails, notify the run and leave it."""
+        if isinstance(request, Disturb):
+            self._disturb(request.disturbance)
+            return
         if isinstance(request, EndSites):
             self._end_sites(CLOSE_S)
             self._send(SitesEnded())
@@ -232,6 +237,11 @@ class HostSession:
             what = f"{type(request).__name__} failed: {type(error).__name__}: {error}"
             self._send(RequestFailed(what))
             raise RunLost(what) from error
+
+    def _disturb(self, disturbance: Disturbance) -> None:
+        self._show(f"disturbed on purpose: {disturbance}")
+        if self._sites is not None:
+            self._sites.disturb(disturbance)
 
     # reports
 

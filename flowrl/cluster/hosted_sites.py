@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,7 @@ from flowrl.channels.socket_folder import SocketFolder
 from flowrl.cluster.messages import CLOSE_S
 from flowrl.core.errors import FlowError
 from flowrl.machine.network_address import open_listener
+from flowrl.runtime.disturbances import Disturbance, SiteSignal
 from flowrl.runtime.sites.graph_transfer import MAX_FILE_BYTES, MAX_MODULE_BYTES
 from flowrl.runtime.sites.site_processes import SiteProcesses
 
@@ -83,6 +85,15 @@ class HostedSites:
             if why is not None:
                 self._running.remove(name)
                 yield name, why
+
+    def disturb(self, disturbance: Disturbance) -> None:
+        """Send a signal to a site; or stop all of them and this process for a while."""
+        if isinstance(disturbance, SiteSignal):
+            self._processes.signal(disturbance)
+            return
+        self._processes.signal_all(signal.SIGSTOP)
+        time.sleep(disturbance.seconds)
+        self._processes.signal_all(signal.SIGCONT)
 
     def close(self, within_s: float = CLOSE_S) -> None:
         """Wait until all processes have ended; after `within_s`, kill the rest."""

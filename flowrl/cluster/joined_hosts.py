@@ -20,6 +20,7 @@ from flowrl.cluster.messages import (
     HEARTBEAT_S,
     PROTOCOL,
     SILENCE_S,
+    Disturb,
     EndSites,
     FilePiece,
     Heartbeat,
@@ -45,6 +46,7 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import ANY_MACHINE, is_connectable, parse_address
+from flowrl.runtime.disturbances import Disturbance, SiteSignal
 from flowrl.runtime.sites.addresses import Addresses
 from flowrl.runtime.sites.graph_transfer import SentGraph
 from flowrl.runtime.sites.launched_sites import SiteLost
@@ -301,6 +303,17 @@ class JoinedHosts:
             return f"host '{host.name}' is lost: {host.why_lost}"
         why = host.ended_sites.get(site)
         return why and f"{why}, on host '{host.name}'"
+
+    def disturb(self, disturbance: Disturbance) -> None:
+        for host in self._present():
+            sites = [site for site, other in self._host_of.items() if other is host]
+            is_meant = (
+                disturbance.site in sites
+                if isinstance(disturbance, SiteSignal)
+                else disturbance.host == host.name
+            )
+            if is_meant:
+                self._send(host, Disturb(disturbance))
 
     # the end
 

@@ -14,6 +14,7 @@ import msgpack
 
 from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.core.plain_data import DataCodec, MalformedDataError
+from flowrl.runtime.disturbances import Disturbance
 
 PROTOCOL = 3
 MAX_MESSAGE_BYTES = 64 << 20
@@ -132,6 +133,13 @@ class EndSites:
 
 
 @dataclass(frozen=True, slots=True)
+class Disturb:
+    """The host does something to one of its sites, or to itself, because a person wants to see what happens."""
+
+    disturbance: Disturbance
+
+
+@dataclass(frozen=True, slots=True)
 class HostDropped:
     """The run has taken the host for dead, and no longer counts on it."""
 
@@ -151,6 +159,7 @@ RunMessage = (
     | ListenFor
     | StartSites
     | EndSites
+    | Disturb
     | HostDropped
     | RunEnded
 )

@@ -39,11 +39,15 @@ class Repetition:
         return {"equal": self.is_exact, "differences": list(self.differences), "runs": runs}
 
     def __str__(self) -> str:
-        lines = [result_line(result) for result in self.results]
+        return "\n".join((*map(result_line, self.results), self.verdict))
+
+    @property
+    def verdict(self) -> str:
+        """Whether the runs are equal, and otherwise what differs."""
         if self.is_exact:
             state = ", and the whole state at the end" if self.results[0].state_digest else ""
-            return "\n".join((*lines, f"equal: all tokens and the weights{state}"))
-        return "\n".join((*lines, "different:", *(f"  {line}" for line in self.differences)))
+            return f"equal: all tokens and the weights{state}"
+        return "\n".join(("different:", *(f"  {line}" for line in self.differences)))
 
 
 def short_limits(train_iters: int | None, rounds: int | None) -> Limits:
@@ -55,22 +59,27 @@ def short_limits(train_iters: int | None, rounds: int | None) -> Limits:
 
 def run_twice(checked: CheckedGraph, limits: Limits) -> Repetition:
     """Run the graph up to these limits in each of `PLACEMENTS`, and compare the runs."""
-    checked.require_sound()
-    if not checked.deterministic:
-        reasons = "; ".join(checked.reasons)
-        raise UsageError(
-            f"check --twice: two runs of {checked.graph.name} may differ: {reasons}; only the runs of deterministic "
-            "graphs are equal"
-        )
+    require_deterministic(checked, "check --twice")
     with tempfile.TemporaryDirectory(prefix="flowrl-twice-") as folder:
         first, second = (
             _run(checked, limits, placement, Path(folder) / placement) for placement in PLACEMENTS
         )
-        differences = _differences(first, second)
+        differences = compare_runs(first, second)
         if differences:
             again = _run(checked, limits, PLACEMENTS[0], Path(folder) / "again")
-            differences.append(_cause(not _differences(first, again)))
+            differences.append(_cause(not compare_runs(first, again)))
     return Repetition((first, second), tuple(differences))
+
+
+def require_deterministic(checked: CheckedGraph, command: str) -> None:
+    """Refuse a graph of which two runs may differ."""
+    checked.require_sound()
+    if not checked.deterministic:
+        reasons = "; ".join(checked.reasons)
+        raise UsageError(
+            f"{command}: two runs of {checked.graph.name} may differ: {reasons}; only the runs of deterministic "
+            "graphs are equal"
+        )
 
 
 def result_line(result: RunResult) -> str:
@@ -96,7 +105,8 @@ def _run(checked: CheckedGraph, limits: Limits, placement: str, folder: Path) ->
     ).run()
 
 
-def _differences(first: RunResult, second: RunResult) -> list[str]:
+def compare_runs(first: RunResult, second: RunResult) -> list[str]:
+    """Return what differs in two runs that have hashed their tokens."""
     found = []
     for name in ("digest", "state_digest"):
         one, two = getattr(first, name), getattr(second, name)

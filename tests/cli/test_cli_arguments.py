@@ -18,6 +18,7 @@ NAMES = [
         "resume",
         "fork",
         "check",
+        "chaos",
         "draw",
         "expand",
         "diff",

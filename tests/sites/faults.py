@@ -83,13 +83,13 @@ class ActiveRun:
 
     def leftovers(self) -> list[str]:
         """Return the processes, socket folders and named shared memory of the run that still exist."""
-        found = [f"process {pid} ({_command(pid)})" for pid in self.child_pids()]
+        found = [f"process {pid} ({command_of(pid)})" for pid in self.child_pids()]
         paths = self.tmp.rglob("*")  # an empty folder for all runs of a user may remain
         found += [str(p) for p in paths if not p.is_dir() or p.name.startswith(FOLDER_PREFIX)]
         return found + [str(p) for p in Path("/dev/shm").glob("*flowrl*")]
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
     return "gone"
@@ -176,7 +176,7 @@ def kill_once(folder: Path, draw: random.Random) -> str:
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 1.2))
         victims = [
-            pid for pid in run.child_pids() if "flowrl.runtime.sites.fork_server" in _command(pid)
+            pid for pid in run.child_pids() if "flowrl.runtime.sites.fork_server" in command_of(pid)
         ]
         victim = draw.choice(victims) if victims else None
         ended = False

@@ -52,6 +52,7 @@ from flowrl.runtime.control.messages import (
     encode_parts,
 )
 from flowrl.runtime.control.record_reorderer import RecordReorderer
+from flowrl.runtime.disturbances import Disturbance
 from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weights_digest
 from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSink
@@ -140,6 +141,7 @@ class Coordinator:
         self._continued: Snapshot | None = None
         self._part_sites = site_of_parts(checked, layout)
         self._peek_requests: deque[PeekRequest] = deque()
+        self._disturbances: deque[Disturbance] = deque()
         self._states: dict[str, State] = {}
         self._irregularities: list[str] = []
         self._refusals: list[str] = []  # of the sites
@@ -187,6 +189,10 @@ class Coordinator:
     def peek(self, request: PeekRequest) -> None:
         self._peek_requests.append(request)
 
+    def disturb(self, disturbance: Disturbance) -> None:
+        """Do something to a site or a host on purpose. Any thread may call this."""
+        self._disturbances.append(disturbance)
+
     def continue_from(self, snapshot: Snapshot) -> None:
         self._continued = snapshot
 
@@ -219,6 +225,8 @@ class Coordinator:
             self._release_records()
             self._halt_free_sites()
             self._send_peek_requests()
+            while self._disturbances:
+                self.sites.disturb(self._disturbances.popleft())
         self.ended_s = time.perf_counter()
         assert self._cut is not None
         self._release_snapshots(completed_at(self._cut))

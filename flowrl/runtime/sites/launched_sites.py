@@ -34,6 +34,7 @@ from flowrl.runtime.control.messages import (
     Report,
     SiteFailure,
 )
+from flowrl.runtime.disturbances import Disturbance, SiteSignal
 from flowrl.runtime.remote.errors import RemoteTraceback, restore_error
 from flowrl.runtime.sites.addresses import Addresses, peers_of_sites
 from flowrl.runtime.sites.graph_transfer import graph_on_this_machine
@@ -78,6 +79,9 @@ class RemoteHosts(Protocol):
 
     def find_failure(self, site: str) -> str | None:
         """Return why a site is dead, or None."""
+
+    def disturb(self, disturbance: Disturbance) -> None:
+        """Have a host do something to itself or to one of its sites, if it has one that is meant."""
 
 
 class LaunchedSites:
@@ -264,6 +268,13 @@ class LaunchedSites:
         self._channels.poll(POLL_S)
         if self.hosts is not None:
             self.hosts.pump()
+
+    def disturb(self, disturbance: Disturbance) -> None:
+        """Do something to a site in another process, or to a host. It may have ended already."""
+        if self.hosts is not None:
+            self.hosts.disturb(disturbance)
+        if isinstance(disturbance, SiteSignal):
+            self.processes.signal(disturbance)
 
     # failures
 

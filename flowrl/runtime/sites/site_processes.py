@@ -20,6 +20,7 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.machine.child_process import STDERR, ChildProcess, exit_text
 from flowrl.machine.numerics import THREAD_VARIABLES
+from flowrl.runtime.disturbances import SiteSignal
 
 KILLED_S = 2.0  # in which the system ends killed processes
 
@@ -91,6 +92,18 @@ class SiteProcesses:
     @property
     def sessions(self) -> list[int]:
         return [server.session for server in self._servers]
+
+    def signal(self, signal: SiteSignal) -> None:
+        """Send a signal to the process of a site, if it is one of these and has not ended."""
+        pid = self.pids().get(signal.site)
+        if pid is not None and self.find_failure(signal.site) is None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.number)
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to the processes of all sites."""
+        for site in self.pids():
+            self.signal(SiteSignal(site, number))
 
     def end(self, deadline: float) -> None:
         """Wait until all processes have ended. At the deadline (of the monotonic clock), kill the others."""
