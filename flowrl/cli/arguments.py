@@ -101,6 +101,11 @@ def count(text: str) -> int:
     return _whole_number(text, 1, "of 1 or more")
 
 
+def number_of_rounds(text: str) -> int:
+    """A whole number of 0 or more."""
+    return _whole_number(text, 0, "of 0 or more")
+
+
 def seed(text: str) -> int:
     """A whole number from 0 to 2^63 - 1."""
     return _whole_number(text, 0, "from 0 to 2^63 - 1")

@@ -107,7 +107,7 @@ def _values(action: Action, partial: str) -> Iterable[str]:
     if kind == "RUN|GRAPH":
         names = [name for name in bundled_graphs() if bundled_checkpoint(name)]
         return [*names, *_runs(partial)]
-    if kind in ("A", "B"):  # of `diff`
+    if kind in ("A", "B", "GRAPH|RUN"):  # of `diff` and `record`
         return [*bundled_graphs(), *_files(partial, ".yaml", ".yml"), *_runs(partial)]
     if kind == "NAME":
         from flowrl.graph.catalogue import Catalogue

@@ -5,10 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import traceback
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from flowrl.cli.arguments import add_trained, count, seed
+from flowrl.core.errors import GraphError, UsageError
 from flowrl.runs.run_names import existing_run_path
 
 
@@ -95,11 +99,64 @@ def plot(arguments: Namespace) -> int:
 
 
 def replay_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="crash-*.json of a failed run's folder")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a tape of `flowrl record`, or a crash file of a failed run's folder",
+    )
+    parser.add_argument(
+        "node",
+        nargs="?",
+        metavar="NODE",
+        help="the node, or replica, that is run against the tape; without it, the tape is described",
+    )
     parser.add_argument("--pdb", action="store_true", help="stop in the debugger where it fails")
 
 
 def replay(arguments: Namespace) -> int:
+    from flowrl.runs.tape_file import is_tape
+
+    if is_tape(Path(arguments.file)):
+        return _replay_tape(arguments)
+    if arguments.node is not None:
+        raise UsageError(f"{arguments.file}: is no tape, so NODE has no meaning; leave it out")
+    return _replay_crash_file(arguments)
+
+
+def _replay_tape(arguments: Namespace) -> int:
+    """Describe a tape, or run a node against it. The status is 1 if it gave something else than what was recorded."""
+    from flowrl.runs.tape_file import Tape
+    from flowrl.runs.tape_replay import replay_node, tape_text, version_notes
+
+    tape = Tape(Path(arguments.file))
+    if arguments.node is None:
+        print(tape_text(tape))
+        return 0
+    for note in version_notes(tape):
+        print(note, file=sys.stderr)
+    with debugging_failures() if arguments.pdb else nullcontext():
+        result = replay_node(tape, arguments.node)
+    print(result)
+    return 1 if result.difference else 0
+
+
+@contextmanager
+def debugging_failures() -> Iterator[None]:
+    """Open the debugger where an error was raised."""
+    try:
+        yield
+    except (GraphError, UsageError):
+        raise
+    except Exception as error:
+        import pdb
+
+        cause = error.__cause__ or error
+        traceback.print_exception(cause)
+        pdb.post_mortem(cause.__traceback__)
+        raise
+
+
+def _replay_crash_file(arguments: Namespace) -> int:
     """Replay an env's last episode. The status is 0 if it failed again, which is what the user wants to see, else 1."""
     # by name, because the engine imports no nodes
     module = importlib.import_module("flowrl.nodes.env_managers.crash_files")

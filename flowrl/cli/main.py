@@ -72,7 +72,12 @@ VERBS = {  # verb: module, function, description
     ),
     "stop": ("live_runs", "stop", "end a run at its next cut, as Ctrl-C does"),
     "logs": ("live_runs", "logs", "the log lines of a run's nodes, also after it has ended"),
-    "replay": ("ended_runs", "replay", "run a crashed env again, from its crash file"),
+    "record": ("run", "record", "run a graph, or repeat a run, and tape what passes some edges"),
+    "replay": (
+        "ended_runs",
+        "replay",
+        "run a node again against a tape, or a crashed env from its crash file",
+    ),
     "host": ("hosts", "host", "offer this machine to a run"),
     "new": ("new_project", "new", "create a starting project in a new folder"),
     "docs": ("docs", "docs", "read the documentation of this version"),

@@ -58,14 +58,21 @@ def resumed_run(
 
 def require_open_limits(folder: Path, limits: Limits, counts: Count) -> None:
     """Refuse limits that the run has reached already."""
+    if reached := reached_limit(limits, counts):
+        raise UsageError(f"{folder}: {reached}")
+
+
+def reached_limit(limits: Limits, counts: Count) -> str:
+    """Say which of the limits a run with these counts has reached; empty if it has reached none."""
     for option, limit, done, noun in (
         ("--steps", limits.steps, counts.env_steps, "env steps"),
         ("--train-iters", limits.train_iters, counts.train_iters, "train iterations"),
     ):
         if limit is not None and done >= limit:
-            raise UsageError(
-                f"{folder}: it has done {done:,} {noun}, and its limit is {limit:,}; give a greater {option}"
+            return (
+                f"it has done {done:,} {noun}, and its limit is {limit:,}; give a greater {option}"
             )
+    return ""
 
 
 def _require_ended(folder: Path) -> None:

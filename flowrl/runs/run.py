@@ -44,6 +44,7 @@ from flowrl.runs.folder import (
 )
 from flowrl.runs.peek import PeekAnswers
 from flowrl.runs.query_server import answering_queries
+from flowrl.runs.recording import Recording
 from flowrl.runs.recovery import Recovery
 from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
 from flowrl.runs.run_snapshots import (
@@ -126,6 +127,9 @@ class Run:
         self.continued, self._saves_at_end = continued, saves_at_end
         self._newest = continued.snapshot if continued else None  # the executor begins from it
         self._recovers = recovers
+        self.recording: Recording | None = (
+            None  # to be set before `run`; such a run does not recover
+        )
         self.recovery = Recovery()
         self.is_recovering = False
         self._first_began_s: float | None = None
@@ -453,6 +457,8 @@ class Run:
             for name, value in facts.resolved.items()
         }
         how = {"seed": self.seed, "placement": self.placement, "resolved": resolved}
+        if self._parent is not None:
+            how["parent"] = self._parent
         return {**environment(project), **how}
 
     def _execute_and_recover(self, folder: RunFolder) -> Cut:
@@ -475,7 +481,7 @@ class Run:
         if not self.graph.snapshots.is_regular:
             self._hints = (NO_SNAPSHOTS,)
             return False
-        return self._recovers and self.snapshots is not None
+        return self._recovers and self.recording is None and self.snapshots is not None
 
     def _go_back(self, folder: RunFolder, beginning: Mapping[str, Any], loss: SiteLost) -> bool:
         """Bring the run back to its newest snapshot. Return whether it can go on from there."""
@@ -536,7 +542,10 @@ class Run:
         self.executor.snapshots = self.snapshots
         if self._newest is not None:
             self.executor.continue_from(self._newest)
-        if self.hash_tokens:
+        if self.recording is not None:
+            self.recording.begin(folder.absolute_path, self.graph, self._newest)
+            self.executor.hash_tokens(self.recording.write, self.recording.inputs)
+        elif self.hash_tokens:
             self.executor.hash_tokens(folder.open_token_file(self.graph))
         if self.is_stopping:
             self.executor.stop("interrupt", "flowrl stop")
@@ -577,6 +586,8 @@ class Run:
     def _finish(self, folder: RunFolder, cut: Cut) -> RunResult:
         assert self.executor is not None
         weights, digest = self.executor.weights(), self.executor.digest()
+        if self.recording is not None:
+            self.recording.end(cut.counts.train_iters)
         if weights:
             folder.write_checkpoint("last", weights, {"why": cut.why})
         folder.append_timings(self.wall_s, self.timings, now=True)
@@ -636,6 +647,8 @@ class Run:
     def _close(self, folder: RunFolder) -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(folder.close)
+            if self.recording is not None:
+                stack.callback(self.recording.close)
             if self.hosts is not None:
                 stack.callback(self.hosts.close, "it has failed, or was stopped")
             if self.executor is not None:

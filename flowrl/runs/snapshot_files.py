@@ -264,12 +264,21 @@ def read_newest_snapshot(run: Path) -> StoredSnapshot:
     )
 
 
+def read_counts_and_facts(path: Path) -> tuple[Count, Mapping[str, Any]]:
+    """Read what the manifest of a snapshot says of the run, without the parts."""
+    try:
+        manifest = _read_manifest(path)
+        return Count(*map(int, manifest["counts"])), manifest["facts"]
+    except READ_ERRORS as error:
+        raise RunError(f"{path}: {error}") from None
+
+
 def read_snapshot_after(run: Path, rounds: int) -> StoredSnapshot:
     """Read the snapshot after this number of rounds."""
     folders = {int(path.name): path for path in snapshot_folders(run)}
     if rounds not in folders:
         known = ", ".join(map(str, sorted(folders)))
-        has = f"its snapshots are those after {known} rounds" if known else "it has no snapshot"
+        has = f"its snapshots are those after {known} rounds" if known else "it has none at all"
         raise UsageError(
             f"{run}: it has no snapshot after {rounds} rounds; {has} (`snapshots.keep` says how many are kept)"
         )

@@ -54,7 +54,8 @@ class TokenWriter:
         self._file.write(self._pack([FORMAT, graph.seed, pairs]))
 
     def write(self, hashed: TokenHash) -> None:
-        self._file.write(self._pack([list(hashed.position), *hashed[1:]]))
+        position, pair, version, digest, _ = hashed
+        self._file.write(self._pack([list(position), pair, version, digest]))
 
 
 class TokenReader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -55,8 +55,11 @@ class Executor(Protocol):
     def close(self) -> None:
         """Close all nodes and end all sites, in bounded time. A second call does nothing."""
 
-    def hash_tokens(self, sink: TokenHashSink) -> None:
-        """Pass the hash of each token, and of each version that is read, to `sink`. To be called before `run`."""
+    def hash_tokens(self, sink: TokenHashSink, recorded: Collection[str] = ()) -> None:
+        """Pass the hash of each token, and of each version that is read, to `sink`. To be called before `run`.
+
+        If inputs are `recorded`, only the hashes of their edges are passed, with the tokens.
+        """
 
     @property
     def counts(self) -> Count:

@@ -8,7 +8,7 @@ that node's place in the order.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate, repeat
 from typing import NamedTuple
 
@@ -132,9 +132,12 @@ class Scheduler(ABC):
         """Whether a node has given a verdict, and all firings that its firing paces are over."""
         return self._verdict is not None and len(self.site.position_prefix) <= self._verdict_depth
 
-    def hash_tokens(self, sink: TokenHashSink) -> None:
-        """Pass the hash of each token that is pushed, and of each version that is read, to `sink`."""
-        self.instances.hash_tokens(TokenHasher(self.graph, sink))
+    def hash_tokens(self, sink: TokenHashSink, recorded: Collection[str] = ()) -> None:
+        """Pass the hash of each token that is pushed, and of each version that is read, to `sink`.
+
+        If inputs are `recorded`, only their hashes are passed, with the tokens.
+        """
+        self.instances.hash_tokens(TokenHasher(self.graph, sink, recorded))
 
     def close(self) -> None:
         """Close all nodes. Errors are kept in `instances.close_errors`."""

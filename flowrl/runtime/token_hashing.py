@@ -8,19 +8,22 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowrl.channels import UnsendableValue
 from flowrl.core.batch import Batch
+from flowrl.core.errors import NodeError
 from flowrl.core.state import Clock, State
 from flowrl.graph.model import Edge, Graph, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.streams import Push, Take, Token
+from flowrl.runtime.token_contents import encode_token
 
 DIGEST_BYTES = 8
 
@@ -32,6 +35,9 @@ class TokenHash(NamedTuple):
     pair: int  # the number of the replica pair
     version: int  # of a state; -1: a token of a stream
     digest: bytes
+    content: bytes = (
+        b""  # the token itself, if it is recorded; empty for a version that was recorded before
+    )
 
 
 TokenHashSink = Callable[[TokenHash], None]
@@ -45,10 +51,14 @@ def pair_numbers(graph: Graph) -> dict[tuple[PortRef, ReplicaPair], int]:
 
 
 class TokenHasher:
-    """Wraps the ports of instances, and passes the hashes of their tokens and versions to a sink."""
+    """Wraps the ports of instances, and passes the hashes of their tokens and versions to a sink.
 
-    def __init__(self, graph: Graph, sink: TokenHashSink) -> None:
+    If inputs are named, only the tokens of their edges are hashed, and they are recorded: a hash has its token.
+    """
+
+    def __init__(self, graph: Graph, sink: TokenHashSink, recorded: Collection[str] = ()) -> None:
         self._numbers, self._sink = pair_numbers(graph), sink
+        self._recorded = frozenset(recorded)
         # By replica pair: the version that was hashed last, and the round.
         self._last_read: dict[int, tuple[int, int]] = {}
 
@@ -56,29 +66,47 @@ class TokenHasher:
         self, instance: Instance, edge: Edge, pairs: list[ReplicaPair], push: Push
     ) -> Push:
         """Wrap a push. The pairs take turns, as the queues do."""
+        if not self._includes(edge):
+            return push
         numbers = cycle([self._numbers[edge.to, pair] for pair in pairs])
 
         def hash_and_push(token: Token) -> None:
-            self._sink(TokenHash(instance.position, next(numbers), -1, token_digest(*token)))
+            digest, content = token_digest(*token), self._content(instance, token)
+            self._sink(TokenHash(instance.position, next(numbers), -1, digest, content))
             push(token)
 
         return hash_and_push
 
     def hashed_take(self, instance: Instance, edge: Edge, take: Take) -> Take:
         """Wrap a take. A version that is read several times in a round is hashed once."""
+        if not self._includes(edge):
+            return take
         number = self._numbers[edge.to, (0, 0, instance.ctx.replica)]
 
         def take_and_hash() -> Token:
             token = take()
             version = token[0].version
-            read = (version, instance.position[0])
-            if self._last_read.get(number) != read:
+            last, read = self._last_read.get(number), (version, instance.position[0])
+            if last != read:
                 self._last_read[number] = read
+                is_new = last is None or last[0] != version
+                content = self._content(instance, token) if is_new else b""
                 digest = token_digest(*token)
-                self._sink(TokenHash(instance.position, number, version, digest))
+                self._sink(TokenHash(instance.position, number, version, digest, content))
             return token
 
         return take_and_hash
+
+    def _includes(self, edge: Edge) -> bool:
+        return not self._recorded or str(edge.to) in self._recorded
+
+    def _content(self, instance: Instance, token: Token) -> bytes:
+        if not self._recorded:
+            return b""
+        try:
+            return encode_token(token)
+        except UnsendableValue as error:
+            raise NodeError(instance.key, "recording its token", error) from error
 
 
 def token_digest(value: Any, clock: Clock) -> bytes:

@@ -37,6 +37,7 @@ NAMES = [
         "snapshot",
         "stop",
         "logs",
+        "record",
         "replay",
         "host",
         "new",

@@ -92,7 +92,9 @@ class GrantLease:
 
 @dataclass(frozen=True, slots=True)
 class HashTokens:
-    """The site shall report token hashes from its first firing on."""
+    """The site shall report token hashes from its first firing on; with `recorded` inputs, those with their tokens."""
+
+    recorded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

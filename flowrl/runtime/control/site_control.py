@@ -63,7 +63,7 @@ class CoordinatorMessages:
         self.results_requested = False
         self.must_leave = False
         self.on_settled: Callable[[int, int], None] = lambda rounds, paced_rounds: None
-        self.on_hash_tokens: Callable[[], None] = lambda: None
+        self.on_hash_tokens: Callable[[HashTokens], None] = lambda command: None
         self.on_hold: Callable[[], None] = lambda: None
         self.on_peek: Callable[[PeekRequest], None] = lambda request: None
         channels.on_receive(self._receive)
@@ -86,7 +86,7 @@ class CoordinatorMessages:
             elif isinstance(command, LoadParts):
                 self.parts_to_load = command
             elif isinstance(command, HashTokens):
-                self.on_hash_tokens()
+                self.on_hash_tokens(command)
             elif isinstance(command, PeekRequest):
                 self.on_peek(command)
             elif isinstance(command, HaltFreeSite):

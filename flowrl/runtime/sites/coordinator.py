@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -142,6 +142,7 @@ class Coordinator:
         self._part_sites = site_of_parts(checked, layout)
         self._peek_requests: deque[PeekRequest] = deque()
         self._disturbances: deque[Disturbance] = deque()
+        self._recorded: tuple[str, ...] = ()  # the inputs whose tokens are recorded
         self._states: dict[str, State] = {}
         self._irregularities: list[str] = []
         self._refusals: list[str] = []  # of the sites
@@ -180,8 +181,9 @@ class Coordinator:
     def warnings(self) -> list[str]:
         return [*self._silence.lines(), *self.sites.refusal_lines(), *self._refusals]
 
-    def hash_tokens(self, sink: TokenHashSink) -> None:
+    def hash_tokens(self, sink: TokenHashSink, recorded: Collection[str] = ()) -> None:
         self._reorderer.hash_sink = sink
+        self._recorded = tuple(recorded)
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
         self._requested_cut = (reason, why)
@@ -208,7 +210,7 @@ class Coordinator:
         self.sites.start()
         self._wait_for(SiteReady, START_S)
         if self._reorderer.hash_sink is not None:
-            self.sites.send(HashTokens())
+            self.sites.send(HashTokens(self._recorded))
         if self._cut is not None:
             self.sites.send(CutAt(self._cut))
         if self._continued is not None:

@@ -107,7 +107,9 @@ class SiteScheduler(Scheduler):
         messages.on_settled = self._on_settled
         messages.on_hold = lambda: reporter.answer_hold(self.site.position_prefix[0] + 1)
         messages.on_peek = lambda request: self.instances.peek(request, reporter.add_summary)
-        messages.on_hash_tokens = lambda: self.hash_tokens(reporter.add_hash)
+        messages.on_hash_tokens = lambda command: self.hash_tokens(
+            reporter.add_hash, command.recorded
+        )
         self._waits.check = self._check_cut
 
     # messages of the coordinator

@@ -1,0 +1,194 @@
+"""Shows what is on a tape, and replays one node against it, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from flowrl.checks.check import CheckedGraph, check
+from flowrl.checks.lossy_edges import may_lack_tokens_anywhere
+from flowrl.checks.ordering import exclusive_services
+from flowrl.core.batch import Batch
+from flowrl.core.context import instance_key
+from flowrl.core.errors import RunError, UsageError, spelling_hint
+from flowrl.core.project_modules import importable_modules
+from flowrl.core.state import State
+from flowrl.core.wording import count_text, size_text
+from flowrl.graph.loading import load_text
+from flowrl.graph.model import Graph, link_edges
+from flowrl.machine.environment import library_versions
+from flowrl.machine.numerics import reset_numerics, settled_numerics
+from flowrl.runs.recording import replayable_nodes
+from flowrl.runs.tape_file import PairTokens, Tape
+from flowrl.runs.token_file import named_pairs
+from flowrl.runs.top import table_lines
+from flowrl.runtime.node_replay import NodeReplay, ReplayDiffers
+from flowrl.runtime.token_contents import decode_token
+
+MAX_COLUMNS = 6  # of a token, in the list of edges
+WIDTH = 1000  # names of edges are not shortened
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What a replay of an instance gave."""
+
+    instance: str
+    first_firing: int
+    firings: int
+    equal: dict[str, int]  # the tokens and versions that were equal, by edge
+    difference: str  # the first one; empty if there is none
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.instance}: {count_text(self.firings, 'firing')}, from {self.first_firing:,} on"
+        ]
+        lines += [f"  {edge}: {n:,} equal" for edge, n in self.equal.items()]
+        if self.difference:
+            lines.append(f"  {self.difference}")
+        elif not self.equal:
+            lines.append("  none of its outputs was recorded, so there is nothing to compare")
+        return "\n".join(lines)
+
+
+def replay_node(tape: Tape, word: str) -> ReplayResult:
+    """Fire an instance with the tokens of a tape, and compare its outputs with those that were recorded."""
+    graph = _read_graph(tape)
+    name, replica = _find_instance(graph, word)
+    _require_replayable(tape, graph, name)
+    with settled_numerics(graph.torch_threads), importable_modules(graph.folders):
+        checked = _checked(tape, graph)
+        _refuse_uncertain_inputs(checked, name)
+        replay = NodeReplay(
+            checked,
+            tape.facts.seed,
+            name,
+            replica,
+            tape.tokens_of,
+            tape.facts.rounds,
+            tape.parts,
+            tape.train_iters,
+        )
+        reset_numerics(graph.torch_threads)  # modules that the node imported may have changed it
+        difference = ""
+        try:
+            replay.replay()
+        except ReplayDiffers as found:
+            difference = str(found)
+        finally:
+            replay.close()
+    key, equal = replay.instance.key, replay.comparison.equal
+    firings = replay.instance.fired - replay.first_firing
+    return ReplayResult(key, replay.first_firing, firings, dict(equal), difference)
+
+
+def tape_text(tape: Tape) -> str:
+    """Describe a tape: its run, its edges, and the nodes that can be replayed."""
+    facts = tape.facts
+    begins = f"from round {facts.rounds:,} on" if facts.rounds else "from the beginning"
+    ends = "" if tape.train_iters is not None else "; the run was killed, or is still active"
+    rows = [
+        _pair_row(pair.name, recorded, pair.kind)
+        for pair, recorded in zip(facts.pairs, tape.recorded, strict=True)
+        if recorded.first is not None
+    ]
+    heads = ["edge", "recorded", "size", "rounds", "of"]
+    lines = [f"{facts.graph}, seed {facts.seed}, {begins}{ends}"]
+    table = table_lines([heads, *rows], "lrrrl", WIDTH) if rows else ["no tokens"]
+    lines += [line.rstrip() for line in table]
+    nodes = replayable_nodes(_read_graph(tape), facts.inputs)
+    shown = ", ".join(nodes) or "none: no node has all of its inputs on the tape"
+    return "\n".join([*lines, f"nodes that can be replayed: {shown}", *version_notes(tape)])
+
+
+def version_notes(tape: Tape) -> list[str]:
+    """Return notes about libraries of other versions, on which bits may depend."""
+    here = library_versions()
+    return [
+        f"note: recorded with {name} {version}, and here is {here.get(name, 'none')}; bits may depend on it"
+        for name, version in tape.facts.libraries.items()
+        if here.get(name) != version
+    ]
+
+
+def _pair_row(name: str, recorded: PairTokens, kind: str) -> list[str]:
+    assert recorded.first is not None
+    first = recorded.first
+    count = count_text(recorded.count, "version" if kind == "state" else "token")
+    rounds = f"{first.position[0]:,}..{recorded.last_round:,}"
+    return [name, count, size_text(recorded.nbytes), rounds, _content_text(first.content)]
+
+
+def _content_text(content: bytes) -> str:
+    """Describe the value of a token: its columns, or its type."""
+    value = decode_token(content)[0]
+    if isinstance(value, Batch):
+        return f"{count_text(len(value), 'row')} of {_names_text(value.columns)}"
+    if isinstance(value, State):
+        return f"arrays {_names_text(value.arrays)}"
+    return type(value).__name__
+
+
+def _names_text(names: Iterable[str]) -> str:
+    shown = list(names)
+    more = f", … ({len(shown)})" if len(shown) > MAX_COLUMNS else ""
+    return ", ".join(shown[:MAX_COLUMNS]) + more
+
+
+def _read_graph(tape: Tape) -> Graph:
+    return replace(load_text(tape.facts.resolved, str(tape.path)).graph, name=tape.facts.graph)
+
+
+def _checked(tape: Tape, graph: Graph) -> CheckedGraph:
+    loaded = replace(load_text(tape.facts.resolved, str(tape.path)), graph=graph)
+    checked = check(loaded).require_sound()
+    if named_pairs(checked.graph) != list(tape.facts.pairs):
+        raise RunError(f"{tape.path}: the tape is damaged: its edges are not those of its graph")
+    return checked
+
+
+def _find_instance(graph: Graph, word: str) -> tuple[str, int]:
+    """Return the node and the replica that a word names."""
+    instances = {
+        instance_key(name, replica): (name, replica)
+        for name, spec in graph.nodes.items()
+        if spec.fires
+        for replica in range(spec.replicas)
+    }
+    if word in instances:
+        return instances[word]
+    if word in graph.nodes:
+        clients = [edge.to.node for edge in link_edges(graph) if edge.source.node == word]
+        raise UsageError(
+            f"{word}: it does not fire, but is called by {', '.join(clients)}; replay that node, with which it is made"
+        )
+    raise UsageError(f"{word}: there is no such node; {spelling_hint(word, instances)}")
+
+
+def _require_replayable(tape: Tape, graph: Graph, name: str) -> None:
+    missing = [
+        str(edge.to)
+        for edge in graph.edges_into(name)
+        if edge.kind != "link" and str(edge.to) not in tape.facts.inputs
+    ]
+    if missing:
+        raise UsageError(
+            f"{tape.path}: '{name}' also reads {', '.join(missing)}, which the tape does not have; record all edges of "
+            f"the node: flowrl record GRAPH {name}"
+        )
+    own = {name, *exclusive_services(graph)[name]}
+    for edge in link_edges(graph):
+        if edge.to.node in own and edge.source.node not in own:
+            raise UsageError(
+                f"{tape.path}: '{name}' calls '{edge.source.node}', which other nodes call or which fires itself, so a "
+                "replay does not know its state"
+            )
+
+
+def _refuse_uncertain_inputs(checked: CheckedGraph, name: str) -> None:
+    merged = [str(e.to) for e in checked.graph.edges_into(name) if e.merge == "any"]
+    if name in may_lack_tokens_anywhere(checked.program) or merged:
+        raise UsageError(
+            f"{name}: which tokens it took when depended on the time (`merge: any`, `when_full: drop_oldest`, or nodes "
+            "that fire on any input), and the tape does not say it; only other nodes can be replayed"
+        )
