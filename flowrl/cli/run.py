@@ -135,9 +135,9 @@ def record_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=shared.seed, metavar="N", help="the seed, instead of the graph's"
     )
-    _add_limits(parser)
+    add_limits(parser)
     _add_out(parser)
-    _add_hosts(parser)
+    add_hosts(parser)
     _add_display(parser)
 
 
@@ -255,7 +255,7 @@ def record(arguments: Namespace) -> int:
     options: dict[str, Any] = {
         "out": arguments.out,
         "placement": arguments.placement or "serial",
-        "rendezvous": _rendezvous(arguments),
+        "rendezvous": rendezvous_of(arguments),
         "watcher": _watcher(arguments),
         "begun_s": arguments.begun_s,
     }
@@ -266,14 +266,14 @@ def record(arguments: Namespace) -> int:
                 "`flowrl record RUN/graph.yaml` takes them, too"
             )
         folder = existing_run_path(arguments.graph)
-        run = repeated_run(folder, arguments.at, _limits(arguments, Limits()), **options)
+        run = repeated_run(folder, arguments.at, limits_of(arguments, Limits()), **options)
     else:
         if arguments.at is not None:
             raise UsageError("--at is for a run, which has snapshots; a graph begins anew")
         checked = shared.read_graph(arguments).require_sound()
         if not arguments.quiet:
             print_warnings(checked)
-        limits = _limits(arguments, checked.graph.limits)
+        limits = limits_of(arguments, checked.graph.limits)
         run = Run(checked, seed=arguments.seed, limits=limits, **options)
     run.recording = recording = Recording(find_inputs(run.graph, arguments.edges), tape)
     status = _execute(arguments, run)
