@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
-from flowrl.core.config import param
+from flowrl.core.config import param, parts
 from flowrl.core.node import Facts, Surroundings
 from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.episodes.segments import segment_bounds
@@ -25,6 +25,7 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
 from flowrl.nodes.buffers.sampling.uniform import requested_size, shortage_error
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema, make_ring
 from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.buffers.transforms.transform import TransformPipeline, check_transforms
 from flowrl.nodes.nstep import nstep_policy, nstep_rule
 
 FLAG = Column("bool")
@@ -37,6 +38,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
 
     class Config(ReplayBuffer.Config):
         policy: Any = nstep_policy()
+        transforms: Any = parts("transform", "applied to episodes when they are drawn")
         batch_size: int = param(8, "episodes in each batch", ge=1)
         part_steps: int | None = param(
             None, "consecutive rows drawn from each episode; default: all rows", ge=1
@@ -47,6 +49,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         """Describe batches: the columns of the data, and `episode`, the row's episode within the batch."""
         schema, windows = input_schema(surroundings), WindowFacts.of(config, surroundings)
+        check_transforms(config.transforms, schema)
         plan = StoragePlan(config, schema, windows.row_bytes)
         return Facts(
             outs={"batches": {**windows.drawn, "episode": Column("int64")}},
@@ -55,7 +58,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
             needs_order=frozenset({"data"}),
             memory_bytes=plan.memory_bytes(windows.row_bytes),
             state_bytes=plan.state_bytes(windows.row_bytes),
-            checks_numbers=True,
+            checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_uniform_pacing(config, surroundings)),
         )
 
@@ -63,6 +66,8 @@ class EpisodeReplayBuffer(ReplayBuffer):
         self._rule = nstep_rule(self.config.policy, self.ctx.inputs.get("data"))
         super().setup()
         self._windows = RowWindows(self.ring, self._rule)
+        transforms, rng = self.config.transforms, self.ctx.rng("transforms")
+        self._transforms = TransformPipeline(transforms, self._windows, rng)
         # The number of the first row and the length of each episode, the oldest first.
         self._firsts, self._lengths = self._recover_episodes()
 
@@ -84,6 +89,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
         first = self.ring.written
         self.ring.push(data.columns)
         self._windows.push(data.columns, first)
+        self._transforms.push(data.columns, first)
         self._firsts = np.append(self._firsts, first + begins)
         self._lengths = np.append(self._lengths, ends - begins)
         evicted = int(np.searchsorted(self._firsts, self.ring.oldest))
@@ -102,10 +108,13 @@ class EpisodeReplayBuffer(ReplayBuffer):
         ends = lengths.cumsum()
         episode = np.repeat(np.arange(count), lengths)
         numbers = np.arange(ends[-1]) + np.repeat(firsts - (ends - lengths), lengths)
-        columns = self._windows.take(self.ring.places_of(numbers))
-        columns["last"][ends - 1] = True
+        columns, beyond = self._transforms.take_groups(self.ring.places_of(numbers), episode)
+        columns["episode"] = episode
+        if beyond.any():
+            columns = {name: array[~beyond] for name, array in columns.items()}
+        columns["last"][np.diff(columns["episode"], append=-1) != 0] = True
         self.counters.sampled += count
-        return Batch({**columns, "episode": episode})
+        return Batch(columns)
 
     def draw(self, batches: int, batch_size: int) -> list[Batch]:
         return [self.sample(batch_size) for _ in range(batches)]
@@ -124,6 +133,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
     def clear(self) -> None:
         super().clear()
         self._windows.clear()
+        self._transforms.clear()
         self._firsts, self._lengths = self._firsts[:0], self._lengths[:0]
 
     def _recover_episodes(self) -> tuple[Array, Array]:
@@ -168,9 +178,15 @@ class EpisodeReplayBuffer(ReplayBuffer):
 
     def state_dict(self) -> dict[str, Any]:
         episodes = {"firsts": self._firsts.copy(), "lengths": self._lengths.copy()}
-        return {**super().state_dict(), **episodes, "windows": self._windows.state_dict()}
+        return {
+            **super().state_dict(),
+            **episodes,
+            "windows": self._windows.state_dict(),
+            "transforms": self._transforms.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._windows.load_state_dict(state["windows"])
+        self._transforms.load_state_dict(state["transforms"])
         self._firsts, self._lengths = np.array(state["firsts"]), np.array(state["lengths"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Rows, Schema, as_batch
-from flowrl.core.config import param
+from flowrl.core.config import param, parts
 from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.core.ports import In
 from flowrl.nodes.buffers.counters import summary_metrics
@@ -23,6 +23,7 @@ from flowrl.nodes.buffers.prioritised_demonstrations import (
     check_prioritised_demos,
 )
 from flowrl.nodes.buffers.replay_buffer import ReplayBuffer
+from flowrl.nodes.buffers.row_windows import RowWindows
 from flowrl.nodes.buffers.sampling.prioritised_ring import (
     ROW_METADATA_BYTES,
     SAMPLER_BYTES,
@@ -37,6 +38,7 @@ from flowrl.nodes.buffers.sampling.priority_feedback import (
 from flowrl.nodes.buffers.sampling.priority_samplers import importance_weights
 from flowrl.nodes.buffers.sampling.uniform import shortage_error
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema
+from flowrl.nodes.buffers.transforms.transform import TransformPipeline, check_transforms
 from flowrl.nodes.origin import WEIGHTS_COLUMN, collected_at
 from flowrl.nodes.schedules import linear_decay
 
@@ -61,6 +63,7 @@ class SequenceReplayBuffer(ReplayBuffer):
     priorities = priorities_port()
 
     class Config(ReplayBuffer.Config, PrioritisedDemosConfig):
+        transforms: Any = parts("transform", "applied to sequences when they are drawn")
         batch_size: int = param(32, "sequences in each batch", ge=1)
         unroll_steps: int = param(20, "steps of a sequence, including the burn-in", ge=1)
         burn_in_steps: int = param(0, "first steps, which only update the memory", ge=0)
@@ -104,6 +107,7 @@ class SequenceReplayBuffer(ReplayBuffer):
                 "memory_columns",
             )
         check_prioritised_demos(config, surroundings)
+        check_transforms(config.transforms, schema)
         plan = StoragePlan(config, schema, SEQUENCE_BYTES)
         columns, needs = _sequence_columns(schema, config), {"data": {"last": Column("bool")}}
         if "demos" in surroundings.inputs:
@@ -118,7 +122,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             needs=needs,
             memory_bytes=plan.memory_bytes(SEQUENCE_BYTES) + demo_bytes(config, surroundings),
             state_bytes=plan.state_bytes(SEQUENCE_BYTES),
-            checks_numbers=True,
+            checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )
 
@@ -129,6 +133,8 @@ class SequenceReplayBuffer(ReplayBuffer):
         self._pending = PendingBatches(self.ctx.key, "priorities" in self.ctx.inputs)
         self._last_places = np.empty(0, np.int64)  # of the newest draw
         self._cutter = self._make_cutter()
+        windows = RowWindows(self.ring, None)
+        self._transforms = TransformPipeline(c.transforms, windows, self.ctx.rng("transforms"))
         self._demos = SequenceDemonstrations(self.ctx, c, self._make_cutter())
         if self.ring.row_count:
             self._add_sequences(*recovered_columns(self.ring))
@@ -157,6 +163,7 @@ class SequenceReplayBuffer(ReplayBuffer):
         last[-1:] = True
         columns = {**data.columns, "last": last}
         self.ring.push(columns)
+        self._transforms.push(columns, first)
         added = self._add_sequences(columns, first)
         self.counters.pushes += 1
         self.counters.pushed += added
@@ -261,6 +268,7 @@ class SequenceReplayBuffer(ReplayBuffer):
     def clear(self) -> None:
         super().clear()
         self._cutter.clear()
+        self._transforms.clear()
         if self._sequences is not None:
             self._sequences.clear()
 
@@ -290,12 +298,15 @@ class SequenceReplayBuffer(ReplayBuffer):
         """Return the columns of sequences (W, T, …), memory columns (W, …), and which steps are valid (W, T)."""
         steps = self.config.unroll_steps
         numbers, valid = self._cutter.rows_of(firsts, lengths)
-        flat = self.ring.take(self.ring.places_of(numbers.reshape(-1)))
+        groups = np.repeat(np.arange(len(firsts)), steps)
+        places = self.ring.places_of(numbers.reshape(-1))
+        flat, beyond = self._transforms.take_groups(places, groups)
+        valid &= ~beyond.reshape(valid.shape)
         columns = {k: v.reshape(len(firsts), steps, *v.shape[1:]) for k, v in flat.items()}
         for name in self.config.memory_columns:
             columns[name] = np.ascontiguousarray(columns[name][:, 0])
         # The stored `last` also marks the ends of tokens; within a sequence nothing ends before its last step.
-        columns["last"] = np.arange(steps) >= lengths[:, None] - 1
+        columns["last"] = np.arange(steps) >= valid.sum(1, keepdims=True) - 1
         return columns, valid
 
     def metrics(self) -> dict[str, float]:
@@ -314,6 +325,7 @@ class SequenceReplayBuffer(ReplayBuffer):
         return {
             **super().state_dict(),
             "cutter": self._cutter.state_dict(),
+            "transforms": self._transforms.state_dict(),
             "demos": self._demos.state_dict(),
             "sequences": None if sequences is None else sequences.state_dict(live),
             "pending": [list(pair) for pair in self._pending.state_dict()],
@@ -323,6 +335,7 @@ class SequenceReplayBuffer(ReplayBuffer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._cutter.load_state_dict(state["cutter"])
+        self._transforms.load_state_dict(state["transforms"])
         self._demos.load_state_dict(state["demos"])
         self._sequences = None
         if state["sequences"] is not None:

@@ -34,6 +34,9 @@ class Her(Transform):
     The goal is one that was achieved in the same episode: with `future` after the row's own or a later step, with
     `final` after the last step, and with `episode` after any step. If the policy sums rewards (`nstep`), all rewards of
     the row's window are those for its new goal.
+
+    Drawn sequences and episodes are relabelled as a whole, with one goal for all their rows; `future` counts from their
+    last row. With `terminated`, they end where they reach it.
     """
 
     computes_rewards = True
@@ -96,11 +99,13 @@ class Her(Transform):
             policy_gamma("her with `terminated`", c.policy)
 
     def apply(self, rows: SampledRows) -> None:
-        """Relabel some of the rows with other goals."""
-        c = self.config
-        chosen = np.flatnonzero(rows.rng.random(len(rows.numbers)) < c.k / (c.k + 1))
-        numbers = rows.numbers[chosen]
+        """Relabel some of the rows with other goals; of a sequence or an episode, all rows with the same goal."""
+        c, last = self.config, rows.last_of_groups
+        relabelled = rows.rng.random(len(last)) < c.k / (c.k + 1)
+        numbers = last[relabelled]
         goal_rows = rows.segments.offset_rows(numbers, self._steps_to_goal(rows, numbers))
+        chosen = np.flatnonzero(relabelled[rows.groups])
+        goal_rows = goal_rows[(np.cumsum(relabelled) - 1)[rows.groups[chosen]]]
         goals = goal_in("next_obs", c.achieved).stored(rows, goal_rows)
         self._relabel_rewards(rows, chosen, goals)
         for name in ("obs", "next_obs"):
@@ -117,6 +122,7 @@ class Her(Transform):
         reward = _call(c.reward, achieved, desired, info)
         if c.terminated is not None:
             terminated = _call(c.terminated, achieved, desired, info).astype(bool)
+            rows.ends[chosen] = terminated[:, 0]
             steps = _rows_until(terminated, exists)
             self._end_windows(rows, chosen, window, terminated, steps, steps < exists.sum(1))
             exists = np.arange(window.shape[1]) < steps[:, None]

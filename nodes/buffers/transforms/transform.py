@@ -23,8 +23,16 @@ class SampledRows:
     """The rows of a draw. A column is gathered when it is first read, so that no column is gathered needlessly."""
 
     def __init__(
-        self, windows: RowWindows, segments: SegmentIndex, places: Array, rng: np.random.Generator
+        self,
+        windows: RowWindows,
+        segments: SegmentIndex,
+        places: Array,
+        rng: np.random.Generator,
+        groups: Array | None = None,
     ) -> None:
+        # (W,) the sequence or episode that each row was drawn with, from 0; otherwise each row is drawn by itself
+        self.groups = np.arange(len(places)) if groups is None else groups
+        self.ends = np.zeros(len(places), bool)  # with which rows transforms end the episode
         self.numbers = windows.ring.numbers_of(places)  # (W,) the numbers of the drawn rows
         self.segments = segments  # finds the rows before and after a row in its episode
         self.rng = rng  # for random draws of transforms
@@ -68,6 +76,11 @@ class SampledRows:
         """
         rule = self._windows.rule
         return self.segments.follow(rows, 1 if rule is None else rule.nstep)
+
+    @property
+    def last_of_groups(self) -> Array:
+        """The number of the last row of each sequence or episode; of each row, if it was drawn by itself."""
+        return self.numbers[np.flatnonzero(np.diff(self.groups, append=-1))]
 
     def columns(self) -> dict[str, Array]:
         """Return all columns. Columns that no transform read are gathered now."""
@@ -129,12 +142,23 @@ class TransformPipeline:
 
     def take(self, places: Array) -> dict[str, Array]:
         """Return the rows at these places, transformed."""
+        return self.apply(places).columns() if self.transforms else self._windows.take(places)
+
+    def take_groups(self, places: Array, groups: Array) -> tuple[dict[str, Array], Array]:
+        """Return the rows of sequences or episodes, transformed, and which of them are beyond the new end of theirs."""
         if not self.transforms:
-            return self._windows.take(places)
-        rows = SampledRows(self._windows, self._segments, places, self._rng)
+            return self._windows.take(places), np.zeros(len(places), bool)
+        rows = self.apply(places, groups)
+        ended = np.cumsum(rows.ends) - rows.ends  # before each row
+        first = np.flatnonzero(np.diff(groups, prepend=-1))
+        return rows.columns(), ended > ended[first][groups]
+
+    def apply(self, places: Array, groups: Array | None = None) -> SampledRows:
+        """Return the rows at these places after all transforms."""
+        rows = SampledRows(self._windows, self._segments, places, self._rng, groups)
         for transform in self.transforms:
             transform.apply(rows)
-        return rows.columns()
+        return rows
 
     def clear(self) -> None:
         self._segments.clear()

@@ -12,7 +12,9 @@ import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 from flowrl.nodes.buffers.transforms.her import Her
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
@@ -323,3 +325,115 @@ def test_ranges_of_goals_that_do_not_fit_are_refused() -> None:
         check(her(), schema)  # the leaves of nested observations
     with pytest.raises(UnsoundError, match="her needs the column 'obs'"):
         check(her(achieved=[0, 2], desired=[2, 4]), dict(token.schema))
+
+
+# sequences and episodes
+
+
+def goals_of(held: Batch, last: int, strategy: str, episode: list[int]) -> list[list[float]]:
+    """The goals that a drawn sequence with this last row may get, by definition."""
+    at = episode.index(last)
+    found = {"future": episode[at:], "final": episode[-1:], "episode": episode}[strategy]
+    return [held[ACHIEVED][row].tolist() for row in found]
+
+
+def check_relabelled(
+    held: Batch,
+    numbers: list[int],
+    drawn: dict[str, Any],
+    strategy: str,
+    terminates: bool,
+) -> tuple[bool, bool]:
+    """Check one sequence, row by row; return whether it has another goal, and whether it ends early because of it."""
+    episode = episodes(held)[numbers[0]]
+    goal = drawn[GOAL][0].tolist()
+    allowed = goals_of(held, numbers[-1], strategy, episode)
+    own = held[GOAL][numbers[0]].tolist()
+    assert goal in [*allowed, own]
+    moved, count = goal != own, len(drawn["reward"])
+    for k in range(count):
+        row = numbers[k]
+        assert drawn[GOAL][k].tolist() == drawn[NEXT_GOAL][k].tolist() == goal
+        for name in ("obs/observation", "next_obs/observation", ACHIEVED, "action"):
+            assert np.array_equal(drawn[name][k], held[name][row])
+        reached = held[ACHIEVED][row].tolist() == goal
+        if moved:
+            assert drawn["reward"][k] == reached - 1.0
+            if terminates:
+                assert drawn["terminated"][k] == reached
+                assert drawn["discount"][k] == (0.0 if reached else 0.75)
+                assert not reached or k == count - 1  # nothing follows the goal
+    return moved, count < len(numbers)
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_sequence_gets_one_goal_and_ends_where_it_reaches_it(
+    strategy: str, terminates: bool
+) -> None:
+    policy = Toy(obs=Column("float32"), action=Column("int64"), gamma=0.75)
+    ends = {"terminated": f"{ENV_MODULE}:reached"} if terminates else {}
+    transform = her(strategy=strategy, policy=policy, **ends)
+    node = SequenceReplayBuffer(
+        size=87, batch_size=60, unroll_steps=4, period_steps=1, transforms=(transform,), seed=3
+    )
+    for token in collect(20, 8):
+        node.push(token)
+    held = node.rows()
+    place = {key: k for k, key in enumerate(zip(held[ENV_COLUMN], held[STEP_COLUMN], strict=True))}
+    moved, shorter = [], []
+    for batch in (node.sample() for _ in range(3)):
+        for k in range(len(batch)):
+            valid = batch["valid"][k]
+            stored = [
+                place[key] for key in zip(batch[ENV_COLUMN][k], batch[STEP_COLUMN][k], strict=True)
+            ]
+            numbers = list(dict.fromkeys(stored))  # without the repeated last step
+            drawn = {name: batch[name][k][valid] for name in batch if batch[name].ndim > 1}
+            assert valid.tolist() == sorted(valid, reverse=True)
+            assert batch["last"][k].tolist() == (np.arange(4) >= valid.sum() - 1).tolist()
+            one, other = check_relabelled(held, numbers, drawn, strategy, terminates)
+            moved.append(one)
+            shorter.append(other)
+    assert 0.4 < np.mean(moved) < 0.9
+    assert any(shorter) == terminates
+
+
+@pytest.mark.parametrize("part_steps", [None, 3])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_episode_gets_one_goal_and_ends_where_it_reaches_it(
+    strategy: str, part_steps: int | None
+) -> None:
+    policy = Toy(obs=Column("float32"), action=Column("int64"), gamma=0.75)
+    transform = her(strategy=strategy, policy=policy, terminated=f"{ENV_MODULE}:reached")
+    node = EpisodeReplayBuffer(
+        size=200, batch_size=60, part_steps=part_steps, transforms=(transform,), seed=3
+    )
+    rows = Batch.concat(collect(60, 2))
+    each = {tuple(episode): episode for episode in episodes(rows).values()}
+    ended = [episode for episode in each.values() if is_whole(rows, episode)]
+    order = [row for episode in ended for row in episode]
+    last = np.isin(order, [episode[-1] for episode in ended])
+    held = rows.take(np.array(order)).replace(last=last)
+    node.push(held)
+    place = {key: k for k, key in enumerate(zip(held[ENV_COLUMN], held[STEP_COLUMN], strict=True))}
+    batch, moved, shorter = node.sample(), [], []
+    for k in range(60):
+        mine = batch["episode"] == k
+        drawn = {name: batch[name][mine] for name in batch}
+        numbers = [place[key] for key in zip(drawn[ENV_COLUMN], drawn[STEP_COLUMN], strict=True)]
+        episode = episodes(held)[numbers[0]]
+        full = min(part_steps or len(episode), len(episode))
+        first = episode.index(numbers[0])
+        assert drawn["last"].tolist() == [False] * (len(numbers) - 1) + [True]
+        whole = episode[first : first + full]
+        one, other = check_relabelled(held, whole, drawn, strategy, True)
+        moved.append(one)
+        shorter.append(other)
+    assert 0.4 < np.mean(moved) < 0.95
+    assert any(shorter)
+
+
+def is_whole(rows: Batch, episode: list[int]) -> bool:
+    """Whether an episode has ended."""
+    return bool(rows["terminated"][episode[-1]] or rows["truncated"][episode[-1]])
