@@ -17,19 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
-from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, instance_key
+from flowrl.core.context import Record, instance_key
 from flowrl.core.errors import RunError, UsageError, attached_files
-from flowrl.core.node import Load
 from flowrl.core.project_modules import importable_modules
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand, parameter_lines
-from flowrl.graph.model import Graph, Limits, NodeSpec
+from flowrl.graph.model import Graph, Limits
 from flowrl.graph.param_reader import written_params
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.settings import Setting, graph_settings
 from flowrl.graph.site_layout import make_layout
 from flowrl.graph.yaml_text import flow_text
-from flowrl.machine.cores import usable_cores
 from flowrl.machine.crash_tracebacks import crash_tracebacks
 from flowrl.machine.environment import environment, library_versions
 from flowrl.machine.numerics import reset_numerics, settled_numerics
@@ -46,7 +44,7 @@ from flowrl.runs.peek import PeekAnswers
 from flowrl.runs.query_server import answering_queries
 from flowrl.runs.recording import Recording
 from flowrl.runs.recovery import Recovery
-from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
+from flowrl.runs.result import RunResult, Status
 from flowrl.runs.run_snapshots import (
     ContinuedRun,
     RunSnapshots,
@@ -56,6 +54,7 @@ from flowrl.runs.run_snapshots import (
 )
 from flowrl.runs.run_status import status_of, timings_row
 from flowrl.runs.snapshot_files import read_newest_snapshot, snapshot_folders
+from flowrl.runs.summary import EvaluationReturns, summary_of
 from flowrl.runtime.executor import Cut, Executor
 from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSource
@@ -71,7 +70,6 @@ if TYPE_CHECKING:
 
 SLOW_CLOSE_S = 5.0
 POLL_S = 0.05
-ROUNDING = 0.05  # the share of a core that is no work: a core used for 5 % counts as idle
 SLOW_CLOSE = "the nodes take long to close; Ctrl-C leaves them as they are and keeps the result"
 NO_SNAPSHOTS = (
     "the run could not go on without the lost site, as it saves no snapshots; with `snapshots: {every_s: 60}` in the "
@@ -145,8 +143,8 @@ class Run:
         self._interrupts = 0
         self._is_uninterruptible = self._is_interrupted = False
         self._is_closing = False
-        self._left_open: tuple[str, ...] = ()
-        self._hints: tuple[str, ...] = ()
+        self.left_open: tuple[str, ...] = ()
+        self.hints: tuple[str, ...] = ()
         self._peek_answers = PeekAnswers()
         self.is_stopping = False
         self._thread = threading.current_thread()
@@ -286,7 +284,7 @@ class Run:
                 "seed": self.seed,
                 "limits": asdict(self.limits),
                 "resolved": expand(self.graph),
-                "parent": self._parent,
+                "parent": self.parent,
                 "libraries": library_versions(),
             },
             self._mark,
@@ -346,88 +344,18 @@ class Run:
 
     def result(self, status: Status, why: str, digest: str = "", repeat: str = "") -> RunResult:
         """The summary of the run up to now."""
-        wall_s, setup_s, training_s = self.wall_s, self.setup_s, self.training_s
-        counts = self.counts
-        earlier_steps = self.continued.snapshot.counts.env_steps if self.continued else 0
-        new_steps = counts.env_steps - earlier_steps
-        return RunResult(
-            graph=self.graph.name,
-            run_dir=self.run_dir,
-            placement=self.placement,
-            status=status,
-            deterministic=self.checked.deterministic,
-            env_steps=counts.env_steps,
-            train_iters=counts.train_iters,
-            episodes=counts.episodes,
-            eval_return=finite(self.eval_return),
-            best_return=finite(self.best_return),
-            wall_s=round(wall_s, 3),
-            env_steps_per_s=round(new_steps / training_s, 1) if training_s else 0.0,
-            bottleneck=bottleneck_sentence(self.node_stats(), self.firing_s, self._remedy_of),
-            digest=digest,
-            seed=self.seed,
-            why=why,
-            repeat=repeat,
-            **self._snapshot_facts(),
-            recoveries=self.recovery.count,
-            setup_s=round(setup_s, 3),
-            training_s=round(training_s, 3),
-            shutdown_s=round(max(wall_s - setup_s - training_s, 0.0), 3),
-            happened=(
-                *self.recovery.lines,
-                *(self.executor.irregularity_lines() if self.executor else ()),
-                *self._left_open,
-            ),
-            warnings=(
-                *self._hints,
-                *(self.hosts.warnings() if self.hosts else ()),
-                *(self.executor.warnings() if self.executor else ()),
-                *(self.snapshots.problems if self.snapshots else ()),
-            ),
-        )
+        return summary_of(self, status, why, digest, repeat)
 
-    def _snapshot_facts(self) -> dict[str, Any]:
-        """The newest snapshot, and the command that continues the run from there."""
-        newest = self.snapshots.newest if self.snapshots else None
-        after = self.continued.snapshot.rounds if self.continued else None
-        facts = {"resumed_after": after, "parent": self._parent}
-        if newest is None:
-            return facts
-        return {
-            **facts,
-            "snapshot_rounds": newest.rounds,
-            "state_digest": newest.state_digest,
-            "resume": f"flowrl resume {shlex.quote(self.run_dir)}",
-        }
+    @property
+    def parent(self) -> dict[str, Any] | None:
+        """The run from which this one was forked."""
+        parent = self.continued.parent if self.continued else None
+        return None if parent is None else asdict(parent)
 
     @property
     def is_fork(self) -> bool:
         """Whether the run begins from a snapshot of another one, in a folder of its own."""
         return self.continued is not None and self.continued.folder is None
-
-    @property
-    def _parent(self) -> dict[str, Any] | None:
-        """The run from which this one was forked."""
-        parent = self.continued.parent if self.continued else None
-        return None if parent is None else asdict(parent)
-
-    def _remedy_of(self, node: NodeStats) -> str:
-        spec = self._spec_of(node)
-        load = Load(node.busy_s / max(node.fired, 1), self._threads_of(node), self._idle_cores())
-        return spec.cls.remedy(spec.config, load)
-
-    def _spec_of(self, node: NodeStats) -> NodeSpec:
-        return self.graph.nodes[node.instance.partition("#")[0]]
-
-    def _threads_of(self, node: NodeStats) -> int:
-        return self._spec_of(node).torch_threads or self.graph.torch_threads
-
-    def _idle_cores(self) -> int:
-        """How many cores of this machine nothing of the run used; 0 if it is unknown, because there are hosts."""
-        if self.hosts is not None or not self.firing_s:
-            return 0
-        used_s = sum(node.busy_s * self._threads_of(node) for node in self.node_stats())
-        return int(max(usable_cores() - used_s / self.firing_s + ROUNDING, 0))
 
     # the parts of a run
 
@@ -479,7 +407,7 @@ class Run:
         if isinstance(loss, SiteFailed) or self.is_stopping or self._training_began_s is None:
             return False  # it would happen again, or nothing is lost
         if not self.graph.snapshots.is_regular:
-            self._hints = (NO_SNAPSHOTS,)
+            self.hints = (NO_SNAPSHOTS,)
             return False
         return self._recovers and self.recording is None and self.snapshots is not None
 
@@ -613,14 +541,14 @@ class Run:
         try:
             self.executor.close()
         except RunInterrupted:
-            self._left_open = ("the nodes were not closed: a person did not wait for them",)
+            self.left_open = ("the nodes were not closed: a person did not wait for them",)
             self._is_interrupted = False
         finally:
             notice.cancel()
 
     def _repeat_command(self, folder: RunFolder, cut: Cut) -> str:
         """The command that repeats a run whose cut the clock or a person chose; its graph is changed likewise."""
-        if cut.reason not in ("time", "interrupt") or not cut.counts.train_iters or self._parent:
+        if cut.reason not in ("time", "interrupt") or not cut.counts.train_iters or self.parent:
             return ""
         limits = replace(self.limits, time_s=None, train_iters=cut.counts.train_iters)
         folder.write_text("graph.yaml", expand(replace(self.graph, limits=limits)))
@@ -695,32 +623,6 @@ def params_text(graph: Graph) -> str:
         for name, value in {"type": spec.type, **written_params(spec.config)}.items():
             lines += parameter_lines(name, value, depth=1)
     return "\n".join(lines) + "\n"
-
-
-class EvaluationReturns:
-    """The latest and the best return of the first evaluator, which the summary shows."""
-
-    def __init__(self, first_evaluator: str) -> None:
-        self._first_evaluator = first_evaluator
-        self.last: float | None = None
-        self.best: float | None = None
-
-    def take_in(self, source: RecordSource, record: Record) -> Record:
-        """Remember the returns of a record, and return the record that is written.
-
-        Checkpoints of other evaluators are renamed, as the returns of several evaluators cannot be compared.
-        """
-        if source.role != "evaluator":
-            return record
-        if source.key != self._first_evaluator:
-            if not isinstance(record, CheckpointRecord):
-                return record
-            return replace(record, name=f"{record.name}-{source.key.replace('/', '__')}")
-        if isinstance(record, MetricsRecord):
-            self.last = record.values.get("return_mean", self.last)
-        elif isinstance(record, CheckpointRecord) and record.name == "best":
-            self.best = record.info.get("eval_return", self.best)
-        return record
 
 
 @contextmanager
