@@ -72,16 +72,16 @@ def retrace(
     r_t: Array,
     discount_t: Array,
     q_t: Array,
-    q_tp1: Array,
     v_tp1: Array,
     cut_t: Array,
+    *,
     lambda_: float = 1.0,
 ) -> Array:
     """Targets of Q(s_t, a_t) (Retrace: Munos et al. 2016, equation 4).
 
     delta_t = r_t + discount_t v_tp1 - q_t
     G_t     = q_t + delta_t + discount_t c_tp1 (G_tp1 - q_tp1), without the last term at a cut
-    with c = lambda min(1, ratio), v_tp1 = E_pi Q(s_tp1, ·) and q_tp1 = Q(s_tp1, a_tp1)
+    with c = lambda min(1, ratio), v_tp1 = E_pi Q(s_tp1, ·) and q_t = Q(s_t, a_t), so that q_tp1 is in the next row
     """
     delta_t = r_t + discount_t * v_tp1 - q_t
     c_tp1 = lambda_ * np.minimum(1.0, ratio_tp1)

@@ -116,12 +116,9 @@ class Acer(ActorCritic):
             """The Retrace targets of Q(s_t, a_t) (equation 5), shaped as `b.reward`."""
             ratio = losses.chosen(p[:, :-1], b.action) / losses.chosen(b.behaviour, b.action)
             q_t, v_tp1 = losses.chosen(q[:, :-1], b.action), (p * q).sum(-1)[:, 1:]
-            columns = (ratio.roll(-1, 1), b.reward, b.discount, q_t, q_t.roll(-1, 1), v_tp1, b.last)
-            ratio_tp1, r, discount, q_now, q_next, v_next, cut = (
-                to_numpy(column.flatten()) for column in columns
-            )
-            lambda_ = self.config.retrace_lambda
-            found = retrace(ratio_tp1, r, discount, q_now, q_next, v_next, cut, lambda_)
+            columns = (ratio.roll(-1, 1), b.reward, b.discount, q_t, v_tp1, b.last)
+            flat = (to_numpy(column.flatten()) for column in columns)
+            found = retrace(*flat, lambda_=self.config.retrace_lambda)
             return self.tensor(found.astype(np.float32).reshape(b.array("reward").shape))
 
         def unrolled(self, net: Network, b: LearnBatch) -> Any:

@@ -116,6 +116,15 @@ def test_the_gradient_of_the_quantile_loss_is_that_of_its_definition(
     torch.testing.assert_close(found.grad, expected.grad)
 
 
+def test_a_known_gradient_leaves_the_value_as_it_is() -> None:
+    x = torch.tensor([[3.0, -1.0]], requires_grad=True)
+    value = losses.with_gradient(torch.tensor([7.0]), x, torch.tensor([[0.5, 2.0]]))
+    (3 * value).sum().backward()
+    assert value.tolist() == [7.0]
+    assert x.grad is not None
+    assert x.grad.tolist() == [[1.5, 6.0]]
+
+
 def test_the_quantile_loss_is_smallest_at_the_quantiles() -> None:
     """Of the numbers 1 to 100, the quantile at 0.25 is about 25; with the wrong sign it would be about 75."""
     z = torch.tensor([[50.0, 50.0]], requires_grad=True)

@@ -236,9 +236,9 @@ def test_vtrace_of_the_same_policy_is_the_return_of_td_1() -> None:
 def test_retrace_equals_the_sum_of_equation_3() -> None:
     c, rng = trajectory(), np.random.default_rng(2)
     ratio = np.exp(rng.standard_normal(ROWS)).astype(np.float32)
-    ratio_tp1, q_tp1 = np.roll(ratio, -1), np.roll(c["q"], -1)
+    ratio_tp1 = np.roll(ratio, -1)
     found = returns.retrace(
-        ratio_tp1, c["r"], c["discount"], c["q"], q_tp1, c["v_tp1"], c["cut"], 0.9
+        ratio_tp1, c["r"], c["discount"], c["q"], c["v_tp1"], c["cut"], lambda_=0.9
     )
     for s in range(ROWS):
         total, factor = 0.0, 1.0
