@@ -1,6 +1,6 @@
 """Fixtures of all tests: a registry of runs of their own, files and graphs in a temporary folder, forked processes.
 
-The quick suite (`make test`, under three minutes on two cores) covers every path once: each placement, transport,
+The quick suite (`make test`, some minutes on two cores) covers every path once: each placement, transport,
 storage kind and kind of failure, with short runs, a selection of combinations, and a third of the examples of costly
 properties (`tests/quick_selection.py`). The slow suite (`make test-slow`) has the full products and all examples,
 learning runs up to their goal, long series of failures, and tests of several seconds for which a cheaper one stands in
@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -23,6 +24,7 @@ from hypothesis import settings
 
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.graph.loading import load_graph
+from flowrl.machine import environment
 from flowrl.machine.numerics import THREAD_VARIABLES
 from tests.fork_pool import ForkPool
 from tests.needs import skip_or_fail_without
@@ -33,6 +35,8 @@ from tests.quick_selection import FULL_PROFILE
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+# Thousands of runs note the state of this repository.
+environment.git_state = cache(environment.git_state)
 RUNTIME_FOLDER = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="flowrl-")
 
 

@@ -19,13 +19,18 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imported(path: Path) -> frozenset[str]:
     """Every module and name that a file imports: within functions and for type checking, too."""
     return frozenset(_imported(path))
 
 
 def _imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -36,7 +41,7 @@ def _imported(path: Path) -> Iterator[str]:
 
 def at_the_top(path: Path) -> set[str]:
     """The packages that are imported when the file is."""
-    body = ast.parse(path.read_text(encoding="utf-8")).body
+    body = parsed(path).body
     found: set[str] = set()
     for node in body:
         if isinstance(node, ast.Import):
@@ -139,7 +144,7 @@ def test_no_class_name_is_used_twice() -> None:
     """A name in a traceback or a search result says which class it is."""
     places = defaultdict(list)
     for path in (*ENGINE, *NODES):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(name_of(path))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -14,10 +14,10 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the packages, and beside it the installed packages without flowrl's own entry."""
+    """A copy of the packages with their compiled modules, so that Python does not compile all of them again."""
     at = tmp_path_factory.mktemp("checkout")
     for name in ("flowrl", "nodes", "graphs"):
-        shutil.copytree(ROOT / name, at / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, at / name)
     return at
 
 

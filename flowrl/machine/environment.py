@@ -69,19 +69,22 @@ def cpu_name() -> str:
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Return the commit of the folder's repository, and whether tracked files have changes; None if there is none."""
 
-    def git(*words: str) -> str | None:
-        command = ["git", "-C", str(folder), *words]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
     folder = folder.resolve()
     if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
         return None  # most projects: no process needs to be started to find out
-    commit = git("rev-parse", "HEAD")
-    if commit is None:
+    status = ["status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *status],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    changed = git("status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "changed": bool(changed)}
+    lines = done.stdout.splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    if done.returncode or commits in ([], ["(initial)"]):
+        return None
+    return {"commit": commits[0], "changed": any(not line.startswith("#") for line in lines)}

@@ -66,8 +66,8 @@ def test_results_are_equal_in_every_placement(perturbed: Path, tmp_path: Path) -
     assert len(set(hashes)) >= 2
 
 
-# Graphs whose nodes are those of another one, so that only formulas differ. They are compared in threads here, and in
-# every placement by `python -m tests.sites.matrix`.
+# Graphs whose nodes are those of another one, so that only formulas differ. They are compared in threads by the slow
+# suite, and in every placement by `python -m tests.sites.matrix`.
 SAME_NODES = {
     *(f"cartpole_{name}" for name in ("a2c", "c51", "discrete_sac", "fqf", "iqn", "mdqn", "pqn")),
     *(f"cartpole_{name}" for name in ("qrdqn", "rainbow", "sql", "trpo")),
@@ -90,14 +90,14 @@ def cases_of_turn(turn: int, graphs: list[str], replicas: int = 1, lag: int = 0)
     ]
 
 
-QUICK = [
-    case
+IN_THREADS = [
+    pytest.param(case, marks=[pytest.mark.slow] if case.graph in SAME_NODES else [])
     for case in cases_of_turn(0, COMPARED)
     if case.graph not in {"crazyclimber_ppo", *OTHER_ENVS}  # the games of the former load slowly
 ]
 
 
-@pytest.mark.parametrize("case", QUICK, ids=str)
+@pytest.mark.parametrize("case", IN_THREADS, ids=str)
 def test_every_graph_has_equal_results_in_threads(case: Case, tmp_path: Path) -> None:
     compare(tmp_path, case, "threads")
 

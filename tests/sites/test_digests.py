@@ -11,7 +11,8 @@ import pytest
 import flowrl
 
 GRAPHS = ("cartpole_dqn", pytest.param("cartpole_ppo", marks=pytest.mark.slow))
-ITERS = {"cartpole_dqn": 100, "cartpole_ppo": 12}
+ITERS = {"cartpole_dqn": 50, "cartpole_ppo": 6}
+SHORT = {"evaluator.episodes": 2, "evaluator.weights.every": 3}
 
 PERTURBED_RUN = """
 import os, random, sys
@@ -19,7 +20,7 @@ import numpy, torch
 random.seed({0}); numpy.random.seed({0}); torch.manual_seed({0})
 random.random(); numpy.random.rand({0}); torch.rand({0})
 import flowrl
-flowrl.load(sys.argv[1]).run(seed=5, train_iters=int(sys.argv[2]), out=sys.argv[3])
+flowrl.load(sys.argv[1], {2}).run(seed=5, train_iters={1}, out=sys.argv[2])
 os._exit(0)  # torch takes a second to be unloaded
 """
 
@@ -29,9 +30,8 @@ def run_perturbed(graph: str, out: Path, number: int) -> tuple[str, str]:
     command = [
         sys.executable,
         "-c",
-        PERTURBED_RUN.format(number),
+        PERTURBED_RUN.format(number, ITERS[graph], SHORT),
         graph,
-        str(ITERS[graph]),
         str(out),
     ]
     env = {**os.environ, "PYTHONHASHSEED": str(number)}
@@ -53,7 +53,7 @@ def test_other_global_random_states_and_hash_seeds_change_nothing(
 def test_two_runs_in_a_process_are_the_same_and_another_seed_is_not(
     graph: str, tmp_path: Path
 ) -> None:
-    loaded = flowrl.load(graph)
+    loaded = flowrl.load(graph, SHORT)
     results = [
         loaded.run(seed=seed, train_iters=ITERS[graph], out=tmp_path / str(number))
         for number, seed in enumerate((1, 1, 2))
@@ -65,12 +65,12 @@ def test_two_runs_in_a_process_are_the_same_and_another_seed_is_not(
 
 
 def test_the_resolved_graph_of_a_run_repeats_it(tmp_path: Path) -> None:
-    first = flowrl.load("cartpole_dqn").run(
-        seed=3, set={"learner.policy.lr": 2e-3}, train_iters=60, out=tmp_path / "a"
+    first = flowrl.load("cartpole_dqn", SHORT).run(
+        seed=3, set={"learner.policy.lr": 2e-3}, train_iters=30, out=tmp_path / "a"
     )
     again = flowrl.load(tmp_path / "a" / "graph.yaml").run(out=tmp_path / "b")
     assert again.digest == first.digest
-    assert again.train_iters == 60
+    assert again.train_iters == 30
     assert (tmp_path / "a" / "metrics.jsonl").read_text() == (
         tmp_path / "b" / "metrics.jsonl"
     ).read_text()
@@ -78,13 +78,13 @@ def test_the_resolved_graph_of_a_run_repeats_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lag", [1, 2])
 def test_a_graph_with_a_lag_is_deterministic(lag: int, tmp_path: Path) -> None:
-    stale = flowrl.load("cartpole_dqn", {"collector.weights.lag": lag})
-    digests = {stale.run(train_iters=60, out=tmp_path / str(n)).digest for n in range(2)}
+    stale = flowrl.load("cartpole_dqn", {**SHORT, "collector.weights.lag": lag})
+    digests = {stale.run(train_iters=30, out=tmp_path / str(n)).digest for n in range(2)}
     assert len(digests) == 1
 
 
 def test_the_evaluator_changes_no_weights(tmp_path: Path) -> None:
-    often = flowrl.load("cartpole_dqn", {"evaluator.weights.every": 7})
-    a = flowrl.load("cartpole_dqn").run(train_iters=60, out=tmp_path / "a")
-    b = often.run(train_iters=60, out=tmp_path / "b")
+    often = flowrl.load("cartpole_dqn", {**SHORT, "evaluator.weights.every": 7})
+    a = flowrl.load("cartpole_dqn").run(train_iters=30, out=tmp_path / "a")
+    b = often.run(train_iters=30, out=tmp_path / "b")
     assert a.digest == b.digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from flowrl.channels import ChannelLimits
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
+from tests.quick_selection import slow_except
 from tests.sites.run_comparison import compare_placements, run_graph
 from tests.sites.site_nodes import ProgressLearner
 from tests.toys.toy_runs import toy_graph
@@ -126,8 +128,13 @@ def test_in_a_warm_up_a_fan_in_takes_what_there_is(tmp_path: Path) -> None:
     assert tokens == ["0", "1", "0,100", "1,101,2"]
 
 
-@pytest.mark.parametrize("name", [n for n in GRAPHS if n != "no learner"])
-@pytest.mark.parametrize("train_iters", [7, 12])
+LEARNING = [n for n in GRAPHS if n != "no learner"]
+
+
+@pytest.mark.parametrize(
+    ("train_iters", "name"),
+    slow_except(list(zip(cycle([7, 12]), LEARNING, strict=False)), [7, 12], LEARNING),
+)
 def test_a_limit_of_train_iterations_cuts_at_the_same_position(
     name: str, train_iters: int, tmp_path: Path
 ) -> None:
@@ -135,7 +142,7 @@ def test_a_limit_of_train_iterations_cuts_at_the_same_position(
     assert facts["train_iters"] == train_iters
 
 
-@pytest.mark.parametrize("name", [n for n in GRAPHS if n != "no learner"])
+@pytest.mark.parametrize("name", LEARNING)
 def test_a_limit_of_steps_cuts_at_the_same_position(name: str, tmp_path: Path) -> None:
     facts = compare_placements(GRAPHS[name], tmp_path, "threads", steps=65)
     assert facts["env_steps"] >= 65
@@ -178,8 +185,13 @@ def with_lag(lag: int) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize("lag", [0, 1, 2, 5])
-@pytest.mark.parametrize("placement", ["threads", "c=thread", "l=thread", "c=thread:x,l=thread:x"])
+LAGS, APART = [0, 1, 2, 5], ["threads", "c=thread", "l=thread", "c=thread:x,l=thread:x"]
+
+
+@pytest.mark.parametrize(
+    ("lag", "placement"),
+    slow_except([(0, "threads"), *zip(LAGS, reversed(APART), strict=True)], LAGS, APART),
+)
 def test_every_lag_reads_the_same_versions(lag: int, placement: str, tmp_path: Path) -> None:
     facts = compare_placements(with_lag(lag), tmp_path, placement, rounds=12)
     saw = [int(line.split()[-1]) for line in facts["logs/c.log"] if " saw " in line]
@@ -189,11 +201,19 @@ def test_every_lag_reads_the_same_versions(lag: int, placement: str, tmp_path: P
 # states of paced nodes
 
 
-@pytest.mark.parametrize("lag", [0, 1, 3])
-@pytest.mark.parametrize(("give", "every"), [(1, 1), (1, 3), (5, 2), (2, 6)])
+PACES = [(1, 1), (1, 3), (5, 2), (2, 6)]
+
+
+@pytest.mark.parametrize(
+    ("lag", "pace"),
+    slow_except(
+        [(0, (1, 3)), (0, (2, 6)), (1, (1, 1)), (1, (5, 2)), (3, (5, 2))], [0, 1, 3], PACES
+    ),
+)
 def test_the_lag_behind_a_paced_node_counts_its_firings(
-    lag: int, give: int, every: int, tmp_path: Path
+    lag: int, pace: tuple[int, int], tmp_path: Path
 ) -> None:
+    give, every = pace
     graph = with_results(lag, give, every)
     facts = compare_placements(graph, tmp_path, "threads", "e=thread", rounds=9)
     learning_rounds = [0, 1, *range(3, 12)]  # in round 2, of the warm-up, it does not learn
@@ -287,15 +307,19 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("source", VERDICTS)
-@pytest.mark.parametrize("limits", [{"rounds": 30}, {"train_iters": 6}])
-def test_a_verdict_cuts_at_the_same_position(
-    source: str, limits: dict[str, int], tmp_path: Path
-) -> None:
+def test_a_verdict_cuts_at_the_same_position(source: str, tmp_path: Path) -> None:
     facts = compare_placements(
-        VERDICTS[source], tmp_path, "threads", "l=thread", "c=thread", **limits
+        VERDICTS[source], tmp_path, "threads", "l=thread", "c=thread", rounds=30
     )
-    if "rounds" in limits:
-        assert facts["status"] == "solved"
+    assert facts["status"] == "solved"
+
+
+LIMITED_TOO = ("the slower of two", "the learner's own student", "a replica")
+
+
+@pytest.mark.parametrize("source", slow_except([(s,) for s in LIMITED_TOO], VERDICTS))
+def test_the_earlier_of_a_verdict_and_a_limit_cuts(source: str, tmp_path: Path) -> None:
+    compare_placements(VERDICTS[source], tmp_path, "threads", "l=thread", "c=thread", train_iters=6)
 
 
 def test_a_round_may_have_more_bytes_than_its_channels_allow(

@@ -29,6 +29,14 @@ from tests.toys.toy_runs import toy_graph
 
 
 @pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_continues_from_a_snapshot(name: str) -> None:
+    checked = check(load_data(GRAPHS[name])).require_sound()
+    warm = sum(phase.rounds for phase in checked.program.warmup)
+    compare_continued(checked, 4, {1, warm + 3}, "serial", "threads")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GRAPHS)
 def test_a_graph_continues_from_each_of_its_snapshots(name: str) -> None:
     checked = check(load_data(GRAPHS[name])).require_sound()
     warm = sum(phase.rounds for phase in checked.program.warmup)
