@@ -385,8 +385,8 @@ class Run:
             for name, value in facts.resolved.items()
         }
         how = {"seed": self.seed, "placement": self.placement, "resolved": resolved}
-        if self._parent is not None:
-            how["parent"] = self._parent
+        if self.parent is not None:
+            how["parent"] = self.parent
         return {**environment(project), **how}
 
     def _execute_and_recover(self, folder: RunFolder) -> Cut:
