@@ -18,7 +18,7 @@ from flowrl.machine.numerics import with_torch_threads
 from flowrl.runtime.outputs import OutputPorts
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.site_state import Position, SiteState
-from flowrl.runtime.streams import Push, Queue, Take, discard, has_tokens, take_nothing
+from flowrl.runtime.streams import Push, PushInTurn, Queue, Take, discard, has_tokens, take_nothing
 
 Observe = Callable[[Any], None]  # takes the result of a firing
 
@@ -52,6 +52,7 @@ class Instance:
         self.counts = Count()
         self.inputs: list[tuple[list[Queue], int]] = []  # queues, and a firing's tokens of each
         self.stale_filters: list[Callable[[], None]] = []  # of inputs with a `max_staleness`
+        self.shared_outputs: list[PushInTurn] = []  # whose tokens the replicas of a consumer share
         self.services: list[Context] = []  # of the services whose only client this instance is
         # The scheduler sets these hooks.
         self.on_record: Callable[[Instance, RecordSource, Any], None] = (

@@ -21,7 +21,7 @@ from flowrl.runtime.instance import Instance
 from flowrl.runtime.linked_nodes import LinkedNodes
 from flowrl.runtime.stale_tokens import stale_token_filters
 from flowrl.runtime.state_versions import StateVersions
-from flowrl.runtime.streams import Push, Queue, Take, push_to, take_if_ready, take_list, take_one
+from flowrl.runtime.streams import Push, PushInTurn, Queue, Take, take_if_ready, take_list, take_one
 from flowrl.runtime.token_hashing import TokenHasher
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary, summarise
 
@@ -227,13 +227,17 @@ class Instances:
     def _outputs(self, instance: Instance, schedule: Schedule) -> dict[str, list[Push]]:
         """Return how an instance pushes to the consumers of each output."""
         pushes: dict[str, list[Push]] = {}
+        instance.shared_outputs = []
         for edge in schedule.edges:
             for number, source in enumerate(edge.sources):
                 if source.node == instance.spec.name:
                     by_pair = sorted(self.queues[edge.to].items())
                     producer = (number, instance.ctx.replica)
                     own = [(pair, q) for pair, q in by_pair if pair[:2] == producer]
-                    push = push_to([queue for _, queue in own])
+                    push = own[0][1].append
+                    if len(own) > 1:
+                        push = shared = PushInTurn([queue for _, queue in own])
+                        instance.shared_outputs.append(shared)
                     if self._hasher is not None:
                         pairs = [pair for pair, _ in own]
                         push = self._hasher.hashed_push(instance, edge, pairs, push)

@@ -152,11 +152,13 @@ def _instance_data(instance: Instance) -> dict[str, Any]:
         state = instance.node.state_dict()
     finally:
         instance.ctx.reads_live_arrays = False
+    turns = [shared.turn for shared in instance.shared_outputs]
     return {
         "fired": instance.fired,
         "counts": list(instance.counts),
         "clock": _clock_data(instance.ctx.clock),
         "restarts": instance.ctx.restarts,
+        **({"turns": turns} if turns else {}),
         "state": state,
     }
 
@@ -260,6 +262,8 @@ def _load_instance(instance: Instance, data: Mapping[str, Any]) -> None:
     instance.counts = Count(*data["counts"])
     instance.ctx.clock = _clock(data["clock"])
     instance.ctx.restarts = int(data["restarts"])
+    for shared, turn in zip(instance.shared_outputs, data.get("turns", ()), strict=True):
+        shared.turn = int(turn)
     load_node_state(instance.node, data)
 
 

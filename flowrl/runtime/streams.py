@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import cycle
 from typing import Any
 
 from flowrl.core.batch import Batch
@@ -73,12 +72,16 @@ def has_tokens(queues: list[Queue], rate: int) -> bool:
     return all(len(queue) >= rate for queue in queues)
 
 
-def push_to(queues: list[Queue]) -> Push:
-    """Return a function that pushes to the queues in turn."""
-    if len(queues) == 1:
-        return queues[0].append
-    turns = cycle([queue.append for queue in queues])
-    return lambda token: next(turns)(token)
+class PushInTurn:
+    """Pushes to several queues in turn."""
+
+    def __init__(self, queues: list[Queue]) -> None:
+        self._pushes = [queue.append for queue in queues]
+        self.turn = 0  # the queue that gets the next token
+
+    def __call__(self, token: Token) -> None:
+        self._pushes[self.turn](token)
+        self.turn = (self.turn + 1) % len(self._pushes)
 
 
 def _concatenated(tokens: list[Token]) -> Token:

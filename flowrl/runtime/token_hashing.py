@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import struct
 from collections.abc import Callable, Collection, Mapping
-from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from flowrl.graph.model import Edge, Graph, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.site_state import Position
-from flowrl.runtime.streams import Push, Take, Token
+from flowrl.runtime.streams import Push, PushInTurn, Take, Token
 from flowrl.runtime.token_contents import encode_token
 
 DIGEST_BYTES = 8
@@ -65,14 +64,16 @@ class TokenHasher:
     def hashed_push(
         self, instance: Instance, edge: Edge, pairs: list[ReplicaPair], push: Push
     ) -> Push:
-        """Wrap a push. The pairs take turns, as the queues do."""
+        """Wrap a push to the queues of these pairs."""
         if not self._includes(edge):
             return push
-        numbers = cycle([self._numbers[edge.to, pair] for pair in pairs])
+        numbers = [self._numbers[edge.to, pair] for pair in pairs]
+        shared = push if isinstance(push, PushInTurn) else None
 
         def hash_and_push(token: Token) -> None:
             digest, content = token_digest(*token), self._content(instance, token)
-            self._sink(TokenHash(instance.position, next(numbers), -1, digest, content))
+            number = numbers[shared.turn if shared else 0]
+            self._sink(TokenHash(instance.position, number, -1, digest, content))
             push(token)
 
         return hash_and_push

@@ -48,6 +48,15 @@ def test_a_bundled_graph_continues_from_each_of_its_snapshots() -> None:
     compare_bundled("cartpole_dqn_per", "threads")
 
 
+def test_replicas_that_share_tokens_go_on_with_the_one_whose_turn_it_is() -> None:
+    """A lossy edge lets one token pass in a round, so the two replicas get one in every other round each."""
+    lossy = {"c -> r": {"when_full": "drop_oldest", "capacity": 1}}
+    nodes = {"c": "Source", "r": "Relay", "d": {"type": "Drain", "replicas": 2, "clock": True}}
+    checked = check(load_data(toy_graph(nodes, [lossy, "r -> d"]))).require_sound()
+    assert checked.program.round.firings["c"] == 2
+    compare_continued(checked, 6, {1, 2, 3}, "serial")
+
+
 # BipedalWalker keeps its physical world in a reset, so that an episode depends on those before it.
 EXACT = sorted(set(COMPARED) - {"bipedalwalker_tqc"})
 
