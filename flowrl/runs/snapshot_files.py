@@ -17,14 +17,16 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flowrl.core.array_pieces import LARGE_BYTES, ArrayPieces, piece_bounds, pieces_of
+from flowrl.core.array_pieces import LARGE_BYTES, PIECE_BYTES, ArrayPieces, piece_bounds, pieces_of
 from flowrl.core.batch import Array
 from flowrl.core.errors import RunError, UsageError
 from flowrl.core.json_text import parse_object
@@ -34,7 +36,8 @@ from flowrl.runtime.snapshot import PartHashes, digest_of_hashes, hash_part
 from flowrl.runtime.snapshot_schedule import Snapshot
 
 FOLDER, MANIFEST, SMALL, PIECES = "snapshots", "manifest.json", "small", "pieces"
-FORMAT = "flowrl snapshot 1"
+FORMAT = "flowrl snapshot 2"
+READERS = 4  # threads that read pieces
 FREE_BYTES = 64 << 20  # space that is left to others
 HASH = re.compile(r"[0-9a-f]{64}")
 ROUNDS = re.compile(r"\d{1,18}")
@@ -297,7 +300,7 @@ def _read_snapshot(path: Path, damaged: tuple[str, ...]) -> StoredSnapshot:
     parts = {}
     hashes = {}
     for key, entry in manifest["parts"].items():
-        text = _content(entry["text"], small, pieces).decode()
+        text = _text(entry["text"], small)
         arrays = {name: _array(found, small, pieces) for name, found in entry["arrays"].items()}
         parts[key] = SavedState(arrays, text)
         shas = {name: [sha for sha, *_ in found[2]] for name, found in entry["arrays"].items()}
@@ -329,25 +332,52 @@ def _pieces(manifest: Mapping[str, Any]) -> Iterator[list[Any]]:
             yield from (piece for piece in pieces if len(piece) == 2)
 
 
-def _content(piece: list[Any], small: bytes, pieces: Path) -> bytes:
-    """Return the bytes of a piece, after their hash has been checked."""
+def _text(piece: list[Any], small: bytes) -> str:
+    """Return a text, after its hash has been checked."""
+    sha, size, begin = piece
+    content = small[int(begin) : int(begin) + int(size)]
+    if len(content) != size or _sha256(content) != sha:
+        raise ValueError(f"{SMALL} is damaged: its bytes are not those that were written")
+    return content.decode()
+
+
+def _size(piece: list[Any]) -> int:
+    size = piece[1]
+    if not isinstance(size, int) or not 0 <= size <= PIECE_BYTES:
+        raise ValueError(f"{size!r:.40} is not the size of a piece")
+    return size
+
+
+def _read_into(content: memoryview, piece: list[Any], small: bytes, pieces: Path) -> None:
+    """Read the bytes of a piece, and check their hash."""
     sha, size, *offset = piece
     if not (isinstance(sha, str) and HASH.fullmatch(sha)):
         raise ValueError(f"{sha!r:.80} is not the hash of a piece")
     if offset:
-        content = small[int(offset[0]) : int(offset[0]) + int(size)]
-        where = SMALL
+        where, found = SMALL, small[int(offset[0]) : int(offset[0]) + size]
+        is_whole = len(found) == size
+        content[: len(found)] = found
     else:
-        content = (pieces / sha).read_bytes()
         where = f"{PIECES}/{sha}"
-    if len(content) != size or _sha256(content) != sha:
+        with (pieces / sha).open("rb", buffering=0) as file:
+            is_whole = os.fstat(file.fileno()).st_size == size == file.readinto(content)
+    if not is_whole or _sha256(content) != sha:
         raise ValueError(f"{where} is damaged: its bytes are not those that were written")
-    return content
 
 
 def _array(found: list[Any], small: bytes, pieces: Path) -> Array:
+    """Read an array. Its pieces are read and hashed by several threads, directly into its memory."""
     dtype, shape, parts = found
     if not DTYPE.fullmatch(dtype):
         raise ValueError(f"{dtype!r:.40} is not the type of an array of numbers")
-    content = b"".join(_content(piece, small, pieces) for piece in parts)
-    return np.frombuffer(bytearray(content), np.dtype(dtype)).reshape([int(n) for n in shape])
+    sizes, wanted = [_size(piece) for piece in parts], [int(n) for n in shape]
+    if sum(sizes) != np.dtype(dtype).itemsize * prod(wanted) or min(wanted, default=0) < 0:
+        raise ValueError(f"an array of the shape {wanted} does not have {sum(sizes)} bytes")
+    content = np.empty(sum(sizes), np.uint8)
+    ends = np.cumsum(sizes).tolist()
+    views = [content.data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    with ThreadPoolExecutor(READERS) as pool:
+        for _ in pool.map(lambda view, piece: _read_into(view, piece, small, pieces), views, parts):
+            pass  # raises the first error
+    array: Array = content.view(np.dtype(dtype)).reshape(wanted)
+    return array

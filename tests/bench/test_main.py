@@ -82,3 +82,11 @@ def test_all_benchmarks_run_and_the_failed_ones_are_named(quick: Any, monkeypatc
     monkeypatch.setattr(command.subprocess, "run", run)
     assert command.main([]) == "failed: loop"
     assert ran == ["loop", "quick"]
+
+
+def test_a_small_buffer_is_saved_loaded_and_measured() -> None:
+    snapshots = importlib.import_module("bench.snapshots")
+    results = snapshots.main(["--rows", "6400", "--only", "flowrl", "flowrl-mapped"])
+    for row in results.values():
+        assert row["later"]["bytes"] > 0
+        assert row["load_s"] > 0

@@ -1,0 +1,206 @@
+"""How a full replay buffer is saved and loaded, measured in its own library's Python; see `bench snapshots`.
+
+`python -m bench.peers.buffer_saves NAME ROWS FOLDER` prints one line of JSON: seconds and bytes of the first save and
+of a later one after 6 % new rows, how long the caller waits for them, and the seconds until the rows are loaded, beside
+a bare read of the same bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.peers.buffers import PUSH_ROWS, FlowrlBuffer, Sb3Buffer, TorchrlBuffer, make_chunks
+
+NEW_SHARE = (
+    0.06  # of the rows, between two saves: a minute at 1,000 rows a second for 1,000,000 rows
+)
+
+
+class FlowrlSaves:
+    """A snapshot of the run: what changed is copied, and written by another thread."""
+
+    def __init__(self, rows: int, folder: Path) -> None:
+        from flowrl.runs.snapshot_files import SnapshotWriter
+        from flowrl.runtime.stored_pieces import StoredPieces
+
+        self.pushes: Any = FlowrlBuffer("vector", False, rows)
+        self.rows, self.run, self.rounds = rows, folder / "run", 0
+        self.run.mkdir(parents=True)
+        self.writer, self.stored = SnapshotWriter(self.run, 2), StoredPieces()
+
+    def copy(self) -> Any:
+        """What the site does between two rounds."""
+        from flowrl.core.saved_state import SavedState
+
+        node = self.pushes.buffer
+        node.ctx.reads_live_arrays = True
+        saved = SavedState.of({"state": node.state_dict()})
+        node.ctx.reads_live_arrays = False
+        self.rounds += 1
+        return self.stored.copy_changed(self.rounds, {"node/buffer": saved})
+
+    def write(self, parts: Any) -> None:
+        """What the thread that writes does."""
+        from flowrl.core.state import Count
+        from flowrl.runtime.snapshot_schedule import Snapshot
+
+        self.writer.write(Snapshot(self.rounds, Count(), None, parts), {})
+        self.stored.set_stored(self.rounds)
+
+    def load(self) -> None:
+        from flowrl.runs.snapshot_files import read_newest_snapshot
+
+        found = read_newest_snapshot(self.run).snapshot
+        copy: Any = FlowrlBuffer("vector", False, self.rows)
+        copy.buffer.load_state_dict(found.parts["node/buffer"].state_dict()["state"])
+        assert copy.buffer.count == self.rows
+
+    def files(self) -> list[Path]:
+        """The files of the newest save."""
+        from flowrl.runs.snapshot_files import PIECES, snapshot_folders
+
+        newest = snapshot_folders(self.run)[0]
+        manifest = (newest / "manifest.json").read_text()
+        pieces = [p for p in (newest.parent / PIECES).iterdir() if p.name in manifest]
+        return [*newest.iterdir(), *pieces]
+
+
+class FlowrlMappedSaves(FlowrlSaves):
+    """The same with rows in mapped files."""
+
+    def __init__(self, rows: int, folder: Path) -> None:
+        super().__init__(rows, folder)
+        from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
+        from flowrl.nodes.buffers.storage.mapped import MappedStorage
+
+        storage = MappedStorage(path=str(folder / "rows"), flush_every_rows=100_000)
+        self.pushes.buffer = NaiveReplayBuffer(size=rows, batch_size=256, storage=storage)
+
+
+class Sb3Saves:
+    """`save_replay_buffer`, which pickles the buffer."""
+
+    def __init__(self, rows: int, folder: Path) -> None:
+        self.pushes: Any = Sb3Buffer("vector", False, rows)
+        self.file = folder / "buffer.pkl"
+
+    def copy(self) -> Any:
+        from stable_baselines3.common.save_util import save_to_pkl
+
+        save_to_pkl(self.file, self.pushes.buffer)
+
+    def write(self, parts: Any) -> None:
+        """Nothing is left to do."""
+
+    def load(self) -> None:
+        from stable_baselines3.common.save_util import load_from_pkl
+
+        load_from_pkl(self.file)
+
+    def files(self) -> list[Path]:
+        return [self.file]
+
+
+class TorchrlSaves:
+    """`dumps` of the buffer, which its `Checkpoint` calls."""
+
+    def __init__(self, rows: int, folder: Path) -> None:
+        self.pushes: Any = TorchrlBuffer("vector", False, rows)
+        self.rows, self.folder = rows, folder / "buffer"
+
+    def copy(self) -> Any:
+        self.pushes.buffer.dumps(self.folder)
+
+    def write(self, parts: Any) -> None:
+        """Nothing is left to do."""
+
+    def load(self) -> None:
+        copy: Any = TorchrlBuffer("vector", False, self.rows)
+        copy.buffer.loads(self.folder)
+
+    def files(self) -> list[Path]:
+        return [path for path in self.folder.rglob("*") if path.is_file()]
+
+
+SAVES: dict[str, Any] = {
+    "flowrl": FlowrlSaves,
+    "flowrl-mapped": FlowrlMappedSaves,
+    "sb3": Sb3Saves,
+    "torchrl": TorchrlSaves,
+}
+
+
+def timed(do: Callable[[], Any]) -> tuple[float, Any]:
+    begun_s = time.perf_counter()
+    found = do()
+    return time.perf_counter() - begun_s, found
+
+
+def written_since(files: list[Path], since_ns: int) -> int:
+    """The bytes of the files that were written since this time."""
+    return sum(p.stat().st_size for p in files if p.stat().st_mtime_ns >= since_ns)
+
+
+def save(saves: Any) -> dict[str, float]:
+    """Save once; return how long the caller waits, how long it takes, and the bytes that were written."""
+    os.sync()
+    since_ns = time.time_ns()
+    stall_s, parts = timed(saves.copy)
+    write_s, _ = timed(lambda: saves.write(parts))
+    sync_s, _ = timed(os.sync)  # peers leave it to the system when bytes reach the disk
+    total_s = stall_s + write_s + sync_s
+    return {"stall_s": stall_s, "s": total_s, "bytes": written_since(saves.files(), since_ns)}
+
+
+def read_bare(files: list[Path]) -> None:
+    """Read files into new memory that holds all of them."""
+    view = np.empty(sum(path.stat().st_size for path in files), np.uint8).data
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(view):
+                view = view[count:]
+
+
+def push(pushes: Any, chunks: int, number: Iterator[int]) -> None:
+    """Push so many chunks of rows, all of which differ."""
+    convert = getattr(pushes, "convert", lambda chunk: chunk)
+    made = itertools.cycle(make_chunks("vector", 16))
+    for chunk in itertools.islice(made, chunks):
+        own = {name: array.copy() for name, array in chunk.items()}
+        own["obs"][:, 0] = own["next_obs"][:, 1] = own["reward"][:] = next(number)
+        pushes.push(convert(own))
+
+
+def measure(name: str, rows: int, folder: Path) -> dict[str, Any]:
+    saves, number = SAVES[name](rows, folder), itertools.count()
+    push(saves.pushes, -(-rows // PUSH_ROWS), number)
+    first = save(saves)
+    push(saves.pushes, int(rows * NEW_SHARE) // PUSH_ROWS, number)
+    later = save(saves)
+    files = saves.files()
+    bare_s = min(timed(lambda: read_bare(files))[0] for _ in range(3))
+    load_s = min(timed(saves.load)[0] for _ in range(3))
+    return {"first": first, "later": later, "bare_s": bare_s, "load_s": load_s}
+
+
+def main() -> None:
+    name, rows, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        print(json.dumps(measure(name, rows, folder)))
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""What it costs to save a full replay buffer once a minute, and how long it takes to load it.
+
+    python -m bench snapshots                          1,000,000 rows of float32[84] (about five minutes)
+    python -m bench snapshots [--rows N] [--only NAME…]     a trial
+
+A row has obs, action, reward, next_obs, done: 692 bytes. Each contender saves the full buffer, and again after 6 % new
+rows, which is a minute at 1,000 rows a second. All times end when the bytes are on the disk. `stall` is how long the
+program that saves waits; flowrl copies what is new, and writes it in another thread. `share` is the time of a later
+save, with the work of that thread, as a share of a minute. `load` fills a new buffer; `bare read` reads the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.peers import SB3, TORCHRL, Peer, Row, run_program
+
+CONTENDERS: Mapping[str, Peer | None] = {
+    "flowrl": None,
+    "flowrl-mapped": None,
+    "sb3": SB3,
+    "torchrl": TORCHRL,
+}
+ROWS, INTERVAL_S, TIMEOUT_S = 1_000_000, 60.0, 900.0
+
+
+def main(arguments: list[str]) -> dict[str, Row]:
+    """Measure, and print the results."""
+    parser = argparse.ArgumentParser(prog="bench snapshots")
+    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--only", nargs="*", choices=list(CONTENDERS), default=list(CONTENDERS))
+    options = parser.parse_args(arguments)
+    results: dict[str, Row] = {}
+    for name in options.only:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [name, str(options.rows), str(Path(folder) / "saves")]
+            results[name] = run_program(CONTENDERS[name], "buffer_saves", words, TIMEOUT_S)
+        print(f"{name}: {results[name]}", flush=True)
+    print(table(results))
+    return results
+
+
+def table(results: Mapping[str, Row]) -> str:
+    """Seconds and megabytes, in Markdown."""
+    lines = [
+        "\n| | first, s | MB | later: stall, s | all, s | MB | share of a minute | load, s | bare read, s |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in results.items():
+        if "failed" in row:
+            lines.append(f"| {name} | failed: {row['failed']} | | | | | | | |")
+            continue
+        first, later = row["first"], row["later"]
+        cells = [
+            f"{first['s']:.2f}",
+            f"{first['bytes'] / 1e6:,.0f}",
+            f"{later['stall_s']:.3f}",
+            f"{later['s']:.2f}",
+            f"{later['bytes'] / 1e6:,.0f}",
+            f"{later['s'] / INTERVAL_S:.1%}",
+            f"{row['load_s']:.2f}",
+            f"{row['bare_s']:.2f}",
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
