@@ -43,14 +43,7 @@ SOLVED = {  # graph: the seeds on which it must reach its goal
         range(1),
     ),
     **dict.fromkeys(
-        (
-            "cartpole_ppo_pwil",
-            "cartpole_ppo_red",
-            "cartpole_rbc",
-            "mountaincar_dqfd",
-            "hiddencartpole_r2d3",
-        ),
-        range(1),
+        ("cartpole_ppo_pwil", "cartpole_ppo_red", "mountaincar_dqfd", "pendulum_td3bc"), range(1)
     ),
     "hiddencartpole_ppo": range(1),
 }
