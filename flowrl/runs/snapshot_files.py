@@ -36,6 +36,8 @@ from flowrl.runtime.snapshot import PartHashes, digest_of_hashes, hash_part
 from flowrl.runtime.snapshot_schedule import Snapshot
 
 FOLDER, MANIFEST, SMALL, PIECES = "snapshots", "manifest.json", "small", "pieces"
+LOGS = "logs"  # of the run
+PARTIAL = ".part-"  # begins the names of files and folders that are being written
 FORMAT = "flowrl snapshot 2"
 READERS = 4  # threads that read pieces
 FREE_BYTES = 64 << 20  # space that is left to others
@@ -72,7 +74,22 @@ class SnapshotWriter:
         }
         (self.folder / PIECES).mkdir(parents=True, exist_ok=True)
         self._require_space(snapshot, hashes)
-        folder = self.folder / f".part-{snapshot.rounds}"
+        try:
+            digest = self._write_hashed(snapshot, hashes, facts)
+        except OSError:
+            self._remove_unneeded()  # what a full disk has taken of it
+            raise
+        self._forget_written(snapshot)
+        self._written[snapshot.rounds] = hashes
+        for path in snapshot_folders(self.run)[self.keep :]:
+            shutil.rmtree(path)
+        self._remove_unneeded()
+        return digest
+
+    def _write_hashed(
+        self, snapshot: Snapshot, hashes: Mapping[str, PartHashes], facts: Mapping[str, Any]
+    ) -> str:
+        folder = self.folder / f"{PARTIAL}{snapshot.rounds}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         small = bytearray()
@@ -93,13 +110,20 @@ class SnapshotWriter:
         text = json.dumps(manifest).encode()
         write_durably(folder / SMALL, bytes(small))
         write_durably(folder / MANIFEST, _sha256(text).encode() + b"\n" + text + b"\n")
-        _sync_folder(self.folder / PIECES)
-        _sync_folder(folder)
+        _sync(self.folder / PIECES)
+        _sync(folder)
+        self._sync_run()
         self._put_in_place(folder, self.folder / str(snapshot.rounds))
-        self._forget_written(snapshot)
-        self._written[snapshot.rounds] = hashes
-        self._remove_oldest()
         return digest
+
+    def _sync_run(self) -> None:
+        """Wait until the run's other files are on the disk: its graph, and the records that the snapshot continues."""
+        for folder in (self.run / LOGS, self.run):
+            for path in folder.iterdir() if folder.is_dir() else ():
+                if path.is_file():
+                    _sync(path)
+            if folder.is_dir():
+                _sync(folder)
 
     def _written_hash(self, key: str, base: int, name: str, index: int) -> str:
         """Return the hash of a piece that a snapshot left out, because it is equal to that of an earlier one."""
@@ -144,7 +168,7 @@ class SnapshotWriter:
         path = self.folder / PIECES / sha
         if sha not in self._durable:
             if not (path.is_file() and _sha256(path.read_bytes()) == sha):
-                partial = path.with_name(f".part-{sha}")
+                partial = path.with_name(f"{PARTIAL}{sha}")
                 write_durably(partial, content)
                 partial.rename(path)
             self._durable.add(sha)
@@ -168,13 +192,13 @@ class SnapshotWriter:
         if final.exists():
             final.rename(old)
         partial.rename(final)
-        _sync_folder(self.folder)
+        _sync(self.folder)
         shutil.rmtree(old, ignore_errors=True)
 
-    def _remove_oldest(self) -> None:
-        """Remove all but the newest snapshots, and the pieces that no snapshot has."""
-        for path in snapshot_folders(self.run)[self.keep :]:
-            shutil.rmtree(path)
+    def _remove_unneeded(self) -> None:
+        """Remove what was not completed, and the pieces that no snapshot has."""
+        for path in self.folder.glob(f"{PARTIAL}*"):
+            shutil.rmtree(path, ignore_errors=True)
         needed: set[str] = set()
         for path in snapshot_folders(self.run):
             try:
@@ -221,7 +245,8 @@ def _retrying(write: Callable[[], None]) -> None:
     return write()
 
 
-def _sync_folder(path: Path) -> None:
+def _sync(path: Path) -> None:
+    """Wait until the bytes of a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

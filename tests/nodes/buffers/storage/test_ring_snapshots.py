@@ -95,7 +95,7 @@ def test_what_is_copied_with_what_is_stored_is_the_whole_state(
     rng = np.random.default_rng(0)
     ring = make_ring(STORAGES[storage](tmp_path), once)
     snapshots, number = Snapshots(ring), 0
-    for step in range(60):
+    for step in range(40):
         count = int(rng.choice([0, 1, 7, 30, SIZE, SIZE + 5], p=[0.1, 0.2, 0.3, 0.3, 0.05, 0.05]))
         if once:
             count = min(count, SIZE)
