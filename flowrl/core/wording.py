@@ -8,6 +8,11 @@ def count_text(number: int, one: str) -> str:
     return f"{number:,} {one}" if number == 1 else f"{number:,} {one}s"
 
 
+def with_article(noun: str) -> str:
+    """`a policy`, `an env`."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
 def size_text(size: float) -> str:
     """Format a number of bytes with a unit: `1.5 MB`."""
     for unit in ("B", "KB", "MB", "GB", "TB"):

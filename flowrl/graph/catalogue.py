@@ -28,6 +28,7 @@ from flowrl.core.node import Node
 from flowrl.core.ports import Link, Service
 from flowrl.core.project_modules import has_module, importable_modules
 from flowrl.core.signatures import written_doc
+from flowrl.core.wording import with_article
 
 GROUP = "flowrl.catalogue"
 BUILT_IN = "flowrl.nodes.catalogue:CATALOGUE"  # kind -> name -> "package.module:Class"
@@ -183,10 +184,11 @@ def _node_type(name: str, found: Any) -> type[Node]:
 def _part_type(kind: str, name: str, found: Any) -> type[Part]:
     if not is_type(found, Part):
         raise UnknownTypeError(
-            f"'{name}' is not a {kind} type", f"subclass the library's {kind} class"
+            f"'{name}' is not {with_article(kind)} type", f"subclass the library's {kind} class"
         )
     if found.kind != kind:
-        raise UnknownTypeError(f"'{name}' is a {found.kind or 'nameless'} type; expected a {kind}")
+        is_kind = with_article(found.kind or "nameless")
+        raise UnknownTypeError(f"'{name}' is {is_kind} type; expected {with_article(kind)}")
     return found
 
 

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
+from flowrl.core.errors import closest_word
 from flowrl.core.import_paths import (
     STANDARD_LIBRARY_HINT,
     StandardLibraryError,
@@ -71,7 +72,9 @@ def import_entry_point(id: str, kind: str = "env") -> Any:
             f"cannot import '{module}': {missing}", install_hint(missing.name or module), "env.id"
         ) from missing
     except AttributeError as missing:
-        raise UnsoundError(f"'{module}' has no '{name}'", "correct the path", "env.id") from missing
+        near = closest_word(name, [n for n in dir(missing.obj) if not n.startswith("_")])
+        hint = f"did you mean '{module}:{near}'?" if near else "correct the path"
+        raise UnsoundError(f"'{module}' has no '{name}'", hint, "env.id") from missing
     require_maker(found, f"'{id}'", kind)
     return found
 

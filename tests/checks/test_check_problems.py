@@ -106,6 +106,10 @@ def test_an_unknown_part_type_is_reported_with_the_nearest_name(problems):
             'or write `env: {id: "no_such:Env-v0"}`',
         ),
         (
+            "'gymnasium:Env'",
+            "'gymnasium:Env' is not an env type; subclass the library's env class",
+        ),
+        (
             "gymnasim",
             "unknown env type 'gymnasim'; did you mean 'gymnasium'? (your own: "
             "'package.module:Class')",

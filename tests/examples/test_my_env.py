@@ -45,7 +45,11 @@ def test_the_graph_solves_the_env(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "place", "message"),
     [
-        ("{id: 'corridor:Coridor'}", "2:7", "'corridor' has no 'Coridor'; correct the path"),
+        (
+            "{id: 'corridor:Coridor'}",
+            "2:7",
+            "'corridor' has no 'Coridor'; did you mean 'corridor:Corridor'?",
+        ),
         (
             "{id: 'no_such:Env'}",
             "2:7",
