@@ -10,10 +10,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flowrl.cli.arguments import add_trained, count, seed
 from flowrl.core.errors import GraphError, UsageError
 from flowrl.runs.run_names import existing_run_path
+
+if TYPE_CHECKING:
+    from flowrl.runs.tape_file import Tape
 
 
 def evaluate_arguments(parser: ArgumentParser) -> None:
@@ -129,6 +133,12 @@ def _replay_tape(arguments: Namespace) -> int:
     from flowrl.runs.tape_replay import replay_node, tape_text, version_notes
 
     tape = Tape(Path(arguments.file))
+    if tape.facts.firing is not None:
+        if arguments.node is not None:
+            raise UsageError(
+                f"{tape.path}: is of one failed firing, so NODE has no meaning; leave it out"
+            )
+        return _fire_again(arguments, tape)
     if arguments.node is None:
         print(tape_text(tape))
         return 0
@@ -138,6 +148,22 @@ def _replay_tape(arguments: Namespace) -> int:
         result = replay_node(tape, arguments.node)
     print(result)
     return 1 if result.difference else 0
+
+
+def _fire_again(arguments: Namespace, tape: Tape) -> int:
+    """Fire a failed firing again. The status is 0 if it failed again, which is what the user wants to see, else 1."""
+    from flowrl.runs.tape_replay import fire_again, firing_text
+
+    print(firing_text(tape), flush=True)
+    found = fire_again(tape)
+    if found.error is not None:
+        traceback.print_exception(found.error)
+        if arguments.pdb:
+            import pdb
+
+            pdb.post_mortem(found.error.__traceback__)
+    print(f"it failed again: {found.failure}" if found.failure else "it did not fail again")
+    return 0 if found.failure else 1
 
 
 @contextmanager

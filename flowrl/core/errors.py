@@ -10,7 +10,7 @@ FlowError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,8 @@ class NodeError(FlowError):
     def __init__(self, node: str, doing: str, cause: BaseException) -> None:
         self.node = node
         self.doing = doing
+        self.inputs: Mapping[str, Any] | None = None  # what a failed firing took, by input
+        self.failed_firing = b""  # this firing as data, once the site has kept it
         what = f"node {node!r}, {doing}: {type(cause).__name__}: {cause}"
         super().__init__(f"{what}; {READ_ONLY_HINT}" if _is_read_only(cause) else what)
         self.__cause__ = cause

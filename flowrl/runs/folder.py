@@ -10,6 +10,7 @@ summary.json       how the run ended (and error.txt, if it failed)
 checkpoints/       best.safetensors, last.safetensors
 logs/              a log for each instance
 snapshots/         the whole state of the run, if it saves snapshots
+crash-NODE.tape    the last firing of a node that failed
 tokens.bin         hashes of all tokens, with `run --hash-tokens`
 tb/                the metrics and histograms for TensorBoard
 """
@@ -179,6 +180,9 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         self._write_atomically(name, text.encode())
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        self._write_atomically(name, content)
 
     def create_log(self, instance: str) -> None:
         """Create the empty log of an instance, so that it can be followed before the first line is there."""

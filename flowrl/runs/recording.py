@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from flowrl.checks.ordering import exclusive_services
 from flowrl.core.context import instance_key
@@ -18,6 +19,7 @@ from flowrl.machine.environment import library_versions
 from flowrl.runs.folder import explain_disk_errors
 from flowrl.runs.tape_file import TapeFacts, TapeWriter
 from flowrl.runs.token_file import named_pairs
+from flowrl.runtime.failed_firing import FailedFiring
 from flowrl.runtime.snapshot import Parts, edge_key, node_key, versions_key
 from flowrl.runtime.snapshot_schedule import Snapshot
 from flowrl.runtime.token_hashing import TokenHash
@@ -41,15 +43,7 @@ class Recording:
     def begin(self, folder: Path, graph: Graph, snapshot: Snapshot | None) -> None:
         """Begin the tape of a run that begins with this snapshot, if with any."""
         self.path = self.path or folder / TAPE_FILE
-        facts = TapeFacts(
-            graph.name,
-            expand(replace(graph, placements={})),
-            graph.seed,
-            snapshot.rounds if snapshot else 0,
-            self.inputs,
-            tuple(named_pairs(graph)),
-            library_versions(),
-        )
+        facts = _facts(graph, snapshot.rounds if snapshot else 0, self.inputs)
         parts = needed_parts(graph, self.inputs, snapshot.parts) if snapshot else {}
         with explain_disk_errors(self.path):
             self._file = self.path.open("wb")
@@ -76,6 +70,26 @@ class Recording:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
+
+
+def _facts(
+    graph: Graph, rounds: int, inputs: tuple[str, ...], firing: Mapping[str, Any] | None = None
+) -> TapeFacts:
+    pairs = tuple(named_pairs(graph))
+    resolved = expand(replace(graph, placements={}))
+    libraries = library_versions()
+    return TapeFacts(graph.name, resolved, graph.seed, rounds, inputs, pairs, libraries, firing)
+
+
+def failed_firing_tape(graph: Graph, content: bytes) -> tuple[str, bytes]:
+    """Return the name and the bytes of the tape of a failed firing; raise ValueError if `content` is none."""
+    firing = FailedFiring.decode(content)
+    about = {name: getattr(firing, name) for name in ("instance", "doing", "error", "stateless")}
+    file = io.BytesIO()
+    writer = TapeWriter(file, _facts(graph, firing.rounds, (), about), firing.parts)
+    for port, value in firing.inputs.items():
+        writer.write_input(port, value)
+    return f"crash-{firing.instance.replace('/', '__')}.tape", file.getvalue()
 
 
 def find_inputs(graph: Graph, words: Iterable[str]) -> list[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from flowrl.checks.check import CheckedGraph
 from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
 from flowrl.core.context import Record, instance_key
-from flowrl.core.errors import RunError, UsageError, attached_files
+from flowrl.core.errors import NodeError, RunError, UsageError, attached_files
 from flowrl.core.project_modules import importable_modules
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand, parameter_lines
@@ -42,7 +42,7 @@ from flowrl.runs.folder import (
 )
 from flowrl.runs.peek import PeekAnswers
 from flowrl.runs.query_server import answering_queries
-from flowrl.runs.recording import Recording
+from flowrl.runs.recording import Recording, failed_firing_tape
 from flowrl.runs.recovery import Recovery
 from flowrl.runs.result import RunResult, Status
 from flowrl.runs.run_snapshots import (
@@ -560,6 +560,12 @@ class Run:
         interrupted = self._is_interruption(error)
         if self.snapshots is not None and not interrupted:
             self.snapshots.end()
+        tape_name, tape = "", b""
+        if isinstance(error, NodeError) and error.failed_firing:
+            with contextlib.suppress(ValueError):  # another machine has sent it
+                tape_name, tape = failed_firing_tape(self.graph, error.failed_firing)
+                path = shlex.quote(str(folder.path / tape_name))
+                self._hints += (f"`flowrl replay {path}` fires '{error.node}' again as it failed",)
         why = "stopped at once" if interrupted else str(error)
         self.ended = self.result("interrupted" if interrupted else "failed", why)
         with contextlib.suppress(
@@ -571,6 +577,8 @@ class Run:
                 folder.write_text(ERROR_FILE, "".join(traceback.format_exception(error)))
                 for name, text in attached_files(error).items():
                     folder.write_text(Path(name).name, text)
+                if tape:
+                    folder.write_bytes(tape_name, tape)
 
     def _close(self, folder: RunFolder) -> None:
         with contextlib.ExitStack() as stack:

@@ -65,9 +65,9 @@ class TapeWriter:
         position, pair, version, digest, content = hashed
         self._write(TOKEN, list(position), pair, version, digest, content)
 
-    def write_input(self, port: str, value: Any) -> None:
-        """Write what a node took from an input."""
-        self._write(INPUT, port, encode_value(value))
+    def write_input(self, port: str, content: bytes) -> None:
+        """Write the encoded value that a node took from an input."""
+        self._write(INPUT, port, content)
 
     def end(self, train_iters: int) -> None:
         """Write the end, with the number of train iterations at the cut."""

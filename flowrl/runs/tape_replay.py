@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.checks.lossy_edges import may_lack_tokens_anywhere
 from flowrl.checks.ordering import exclusive_services
 from flowrl.core.batch import Batch
 from flowrl.core.context import instance_key
-from flowrl.core.errors import RunError, UsageError, spelling_hint
+from flowrl.core.errors import NodeError, RunError, UsageError, spelling_hint
 from flowrl.core.project_modules import importable_modules
 from flowrl.core.state import State
 from flowrl.core.wording import count_text, size_text
@@ -22,6 +23,7 @@ from flowrl.runs.recording import replayable_nodes
 from flowrl.runs.tape_file import PairTokens, Tape
 from flowrl.runs.token_file import named_pairs
 from flowrl.runs.top import table_lines
+from flowrl.runtime.instance import RAISED
 from flowrl.runtime.node_replay import NodeReplay, ReplayDiffers
 from flowrl.runtime.token_contents import decode_token
 
@@ -82,6 +84,47 @@ def replay_node(tape: Tape, word: str) -> ReplayResult:
     return ReplayResult(key, replay.first_firing, firings, dict(equal), difference)
 
 
+@dataclass(frozen=True, slots=True)
+class RefiredResult:
+    """What became of a failed firing that was fired again."""
+
+    failure: str  # empty if it did not fail again
+    error: BaseException | None = None
+
+
+def fire_again(tape: Tape) -> RefiredResult:
+    """Fire the failed firing of a tape again."""
+    firing = tape.facts.firing
+    assert firing is not None
+    graph = _read_graph(tape)
+    name, replica = _find_instance(graph, str(firing["instance"]))
+    with settled_numerics(graph.torch_threads), importable_modules(graph.folders):
+        replay = NodeReplay(_checked(tape, graph), tape.facts.seed, name, replica, tape.tokens_of)
+        reset_numerics(graph.torch_threads)
+        try:
+            replay.fire_again(tape.facts.rounds, tape.parts, tape.inputs)
+        except NodeError:
+            raise  # the state could not be loaded, or a service has failed
+        except RAISED as error:
+            return RefiredResult(f"{type(error).__name__}: {error}", error)
+        finally:
+            replay.close()
+    return RefiredResult("")
+
+
+def firing_text(tape: Tape) -> str:
+    """Describe the tape of a failed firing."""
+    firing = tape.facts.firing
+    assert firing is not None
+    stateless = firing["stateless"]
+    if stateless:
+        state = f"the node's state is not on the tape ({stateless}), so it is as in the beginning"
+    else:
+        state = "the node has the state in which it failed: what the firing had changed is changed"
+    inputs = [f"  {port}: {_value_text(value)}" for port, value in tape.inputs.items()]
+    return "\n".join([str(firing["error"]), *inputs, f"  {state}", *version_notes(tape)])
+
+
 def tape_text(tape: Tape) -> str:
     """Describe a tape: its run, its edges, and the nodes that can be replayed."""
     facts = tape.facts
@@ -120,8 +163,12 @@ def _pair_row(name: str, recorded: PairTokens, kind: str) -> list[str]:
 
 
 def _content_text(content: bytes) -> str:
-    """Describe the value of a token: its columns, or its type."""
-    value = decode_token(content)[0]
+    """Describe the value of a token."""
+    return _value_text(decode_token(content)[0])
+
+
+def _value_text(value: Any) -> str:
+    """Describe a value: its columns, or its type."""
     if isinstance(value, Batch):
         return f"{count_text(len(value), 'row')} of {_names_text(value.columns)}"
     if isinstance(value, State):

@@ -23,6 +23,7 @@ from flowrl.runtime.streams import Push, PushInTurn, Queue, Take, discard, has_t
 Observe = Callable[[Any], None]  # takes the result of a firing
 
 ONE_ITERATION = Count(train_iters=1)
+NOTHING: Any = object()  # stands for a token that could not be taken
 # Failures of a node; it also fails if it calls sys.exit(). Ctrl-C is not a KeyboardInterrupt here: see `interruptions`.
 RAISED = (Exception, SystemExit, KeyboardInterrupt)
 
@@ -129,6 +130,7 @@ class Instance:
 
     def _fire_simple(self) -> None:
         ctx = self.ctx
+        value = NOTHING
         try:
             value, clock = self._take()
             if clock is not self._last_clock:
@@ -138,7 +140,7 @@ class Instance:
         except NodeError:
             raise  # another node failed to return its state
         except RAISED as error:
-            raise self._node_error(error) from error
+            raise self._node_error(error, [value]) from error
         if ctx.has_pending:
             self._emit_pending()
         self._push((result, ctx.clock))
@@ -150,13 +152,15 @@ class Instance:
 
     def _fire(self) -> None:
         ctx = self.ctx
+        values: list[Any] = []
         try:
-            result = self._call(*self._values())
+            values = self._values()
+            result = self._call(*values)
             outputs = self._outputs.tokens(result, self._consumed_outputs)
         except NodeError:
             raise
         except RAISED as error:
-            raise self._node_error(error) from error
+            raise self._node_error(error, values) from error
         if self.is_learner:
             ctx.clock = ctx.clock.add(self.key, train_iters=1)
             self.on_count(self, ONE_ITERATION)
@@ -245,9 +249,25 @@ class Instance:
             context.take_count()
             context.take_records()
 
-    def _node_error(self, error: BaseException) -> NodeError:
+    def fire_with(self, values: Mapping[str, Any]) -> None:
+        """Call the node as a firing does that takes these values from its inputs, and check its result."""
+        result = self._call_and_check(*(values[name] for name in self._input_names))
+        self._outputs.tokens(result, self._consumed_outputs)
+
+    @property
+    def _input_names(self) -> list[str]:
+        ports = self.spec.cls.ports.items()
+        return [name for name, port in ports if isinstance(port, In | StateIn)]
+
+    def _node_error(self, error: BaseException, values: list[Any]) -> NodeError:
+        """Return the error of a firing, with what it took. `values` are incomplete if taking has failed."""
         site = self.site
-        return NodeError(self.key, f"firing {self.fired} ({site.phase}round {site.round})", error)
+        doing = f"firing {self.fired} ({site.phase}round {site.round})"
+        failed = NodeError(self.key, doing, error)
+        names = self._input_names
+        if len(values) == len(names) and not any(value is NOTHING for value in values):
+            failed.inputs = dict(zip(names, values, strict=True))
+        return failed
 
 
 _now = time.perf_counter

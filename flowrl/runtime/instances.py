@@ -123,6 +123,14 @@ class Instances:
         for path, replica in self._nodes.service_paths():
             yield instance_key(path[-1], replica), self._nodes.save_service(path, replica)
 
+    def save_services_of(self, instance: Instance) -> Iterator[tuple[str, SavedState]]:
+        """Yield the key and the state of each service that belongs to an instance."""
+        for path, replica in self._nodes.service_paths():
+            if (path[0], replica) == (instance.spec.name, instance.ctx.replica):
+                if self._nodes.is_remote(path, replica):
+                    raise ValueError(f"its service '{path[-1]}' is on another site")
+                yield instance_key(path[-1], replica), self._nodes.save_service(path, replica)
+
     def service_loaders(self) -> Iterator[tuple[str, Callable[[SavedState], None]]]:
         """Yield the key of each such service, and the function that loads its state."""
         for path, replica in self._nodes.service_paths():

@@ -132,6 +132,10 @@ class LinkedNodes:
         except RAISED as error:
             raise NodeError(node.ctx.key, LOADING_STATE, error) from error
 
+    def is_remote(self, path: ServicePath, replica: int) -> bool:
+        """Return whether the last service of a path is called on another site."""
+        return self._first_remote(path, replica) is not None
+
     def _first_remote(self, path: ServicePath, replica: int) -> tuple[Edge, ServicePath] | None:
         """Return the first link of a path that leads to another site, and the path from there; None without one."""
         for client, service in pairwise(path):

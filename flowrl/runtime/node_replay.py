@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.ordering import exclusive_services
@@ -23,7 +24,7 @@ from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position
-from flowrl.runtime.snapshot import Parts
+from flowrl.runtime.snapshot import Parts, load_instance, node_key
 from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import AwaitedQueue, Push, Queue, Take, Token
 from flowrl.runtime.token_contents import decode_token, encode_token, first_difference
@@ -308,6 +309,19 @@ class NodeReplay(Scheduler):
                 raise ReplayDiffers(
                     f"{what} of {edge} was recorded (round {token.position[0]}), and the replay ended before it"
                 )
+
+    def fire_again(self, rounds: int, parts: Parts, inputs: Mapping[str, Any]) -> None:
+        """Fire once with these inputs, in the round after so many, with the parts of the node and of its services.
+
+        Without parts, the node is as it is made. An error that it raises is passed on.
+        """
+        self.site.rounds, self.site.position_prefix = rounds, (rounds,)
+        self._enter_phase(self._remaining_phases())
+        if parts:
+            for key, load in self.instances.service_loaders():
+                load(parts[node_key(key)])
+            load_instance(self.instance, parts[node_key(self.instance.key)].state_dict())
+        self.instance.fire_with(inputs)
 
     # hooks of the scheduler
 

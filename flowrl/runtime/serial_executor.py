@@ -16,6 +16,7 @@ from flowrl.graph.model import Limits
 from flowrl.graph.placement import MAIN
 from flowrl.runtime.edge_factory import EdgeFactory
 from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weights_digest
+from flowrl.runtime.failed_firing import keep_failed_firing
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import FailureRecord, Irregularities, RecordSink, RecordSource
 from flowrl.runtime.scheduler import Scheduler
@@ -78,6 +79,9 @@ class SerialExecutor(Scheduler):
             self.ended_s = time.perf_counter()
             self.irregularities.dropped = self.instances.dropped_tokens()
             return Cut(cut.reason, cut.why, self.rounds, self.counts)
+        except NodeError as error:
+            keep_failed_firing(error, self.instances)
+            raise
         raise AssertionError("the program ended without a cut")
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:

@@ -117,7 +117,7 @@ def collect_parts(instances: Instances, may_wait: bool = True) -> dict[str, Save
     """
     parts = {}
     for instance in instances.all():  # before services, whose pending calls it may have to finish
-        parts[node_key(instance.key)] = _saved(instance.key, partial(_instance_data, instance))
+        parts[node_key(instance.key)] = _saved(instance.key, partial(_live_instance_data, instance))
     for key, saved in instances.save_services():
         parts[node_key(key)] = saved
     for key, owner, queue, initial in _queues(instances):
@@ -146,12 +146,16 @@ def _saved(owner: str, make: Callable[[], Mapping[str, Any]]) -> SavedState:
         raise NodeError(owner, "saving its state", error) from error
 
 
-def _instance_data(instance: Instance) -> dict[str, Any]:
+def _live_instance_data(instance: Instance) -> dict[str, Any]:
     instance.ctx.reads_live_arrays = True
     try:
-        state = instance.node.state_dict()
+        return instance_data(instance)
     finally:
         instance.ctx.reads_live_arrays = False
+
+
+def instance_data(instance: Instance) -> dict[str, Any]:
+    """Return the part of an instance."""
     turns = [shared.turn for shared in instance.shared_outputs]
     return {
         "fired": instance.fired,
@@ -159,7 +163,7 @@ def _instance_data(instance: Instance) -> dict[str, Any]:
         "clock": _clock_data(instance.ctx.clock),
         "restarts": instance.ctx.restarts,
         **({"turns": turns} if turns else {}),
-        "state": state,
+        "state": instance.node.state_dict(),
     }
 
 
@@ -223,7 +227,7 @@ def load_parts(instances: Instances, parts: Parts) -> None:
         load(_part(parts, node_key(key)))
     for instance in instances.all():
         data = _part(parts, node_key(instance.key)).state_dict()
-        _loading(instance.key, partial(_load_instance, instance, data))
+        _loading(instance.key, partial(load_instance, instance, data))
     for key, owner, queue, _ in _queues(instances):
         saved = _part(parts, key).state_dict()["tokens"]
         tokens = _loading(owner, partial(_tokens, saved))
@@ -257,7 +261,8 @@ def _loading(owner: str, load: Callable[[], Any]) -> Any:
         raise NodeError(owner, LOADING_STATE, error) from error
 
 
-def _load_instance(instance: Instance, data: Mapping[str, Any]) -> None:
+def load_instance(instance: Instance, data: Mapping[str, Any]) -> None:
+    """Load the part of an instance."""
     instance.fired = int(data["fired"])
     instance.counts = Count(*data["counts"])
     instance.ctx.clock = _clock(data["clock"])

@@ -21,6 +21,7 @@ class RemoteError:
     text: str
     traceback: str
     files: Mapping[str, str]
+    failed_firing: bytes = b""
 
 
 REMOTE_ERROR: DataCodec[RemoteError] = DataCodec(RemoteError)
@@ -35,7 +36,9 @@ def describe_error(error: BaseException) -> RemoteError:
     node, doing = (error.node, error.doing) if isinstance(error, NodeError) else ("", "")
     cause = error.__cause__ or error if node else error
     text = "".join(traceback.format_exception(cause))
-    return RemoteError(node, doing, type(cause).__name__, str(cause), text, attached_files(error))
+    firing = error.failed_firing if isinstance(error, NodeError) else b""
+    files = attached_files(error)
+    return RemoteError(node, doing, type(cause).__name__, str(cause), text, files, firing)
 
 
 def restore_error(site: str, remote: RemoteError) -> Exception:
@@ -47,4 +50,8 @@ def restore_error(site: str, remote: RemoteError) -> Exception:
     cause: Exception = kind.__new__(kind)  # type: ignore[call-overload]  # some constructors need more arguments
     cause.files = remote.files  # type: ignore[attr-defined]
     cause.__cause__ = RemoteTraceback(f"on site '{site}'\n{remote.traceback}")
-    return NodeError(remote.node, remote.doing, cause) if remote.node else cause
+    if not remote.node:
+        return cause
+    error = NodeError(remote.node, remote.doing, cause)
+    error.failed_firing = remote.failed_firing
+    return error

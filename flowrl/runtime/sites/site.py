@@ -40,6 +40,7 @@ from flowrl.runtime.control.messages import (
 )
 from flowrl.runtime.control.site_control import CoordinatorMessages, SiteReporter
 from flowrl.runtime.control.weight_history import WeightHistory
+from flowrl.runtime.failed_firing import keep_failed_firing
 from flowrl.runtime.firing_sequence import Fire, RoundStop
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.interruptions import ChannelFailure, FiringAbandoned, SiteStopped
@@ -416,6 +417,8 @@ def run_site(
     except (ChannelFailure, ChannelError) as error:
         _report_failure(channels, name, ConnectionFailure(str(error), traceback.format_exc()))
     except NodeError as error:
+        if scheduler is not None:
+            keep_failed_firing(error, scheduler.instances)
         _report_failure(channels, name, NodeFailure(describe_error(error)))
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
