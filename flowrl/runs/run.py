@@ -565,7 +565,7 @@ class Run:
             with contextlib.suppress(ValueError):  # another machine has sent it
                 tape_name, tape = failed_firing_tape(self.graph, error.failed_firing)
                 path = shlex.quote(str(folder.path / tape_name))
-                self._hints += (f"`flowrl replay {path}` fires '{error.node}' again as it failed",)
+                self.hints += (f"`flowrl replay {path}` fires '{error.node}' again as it failed",)
         why = "stopped at once" if interrupted else str(error)
         self.ended = self.result("interrupted" if interrupted else "failed", why)
         with contextlib.suppress(
