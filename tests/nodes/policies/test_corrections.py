@@ -18,10 +18,17 @@ from flowrl.core.batch import Array, Batch
 from flowrl.core.state import Count
 from flowrl.nodes import losses
 from flowrl.nodes.algorithm import Algorithm
+from flowrl.nodes.models.numpy_model import acting_fractions
+from tests.nodes.learn_modes import tensors as tensors_by_name
 from tests.nodes.policies.test_every_algorithm import DISCRETE, make, random_batch
 from tests.nodes.test_losses import slow_projection, slow_quantile_huber
 
 GAMMA = 0.9
+FROM_REPLAY = [  # crossq has no targets, see its own tests
+    *("dqn", "c51", "qrdqn", "iqn", "fqf", "rainbow", "sql", "mdqn", "r2d2", "acer"),
+    *("ddpg", "td3", "d4pg", "sac", "tqc", "redq", "discrete_sac"),
+    *("td3bc", "iql", "awac", "cql", "discrete_cql", "dqfd"),
+]
 
 
 def learner(name: str, **params: Any) -> tuple[Algorithm, Any, Batch]:
@@ -33,7 +40,7 @@ def learner(name: str, **params: Any) -> tuple[Algorithm, Any, Batch]:
         mode.forward(random_batch(policy, seed), policy.command(Count()))
     batch = random_batch(policy, 50)
     rng = np.random.default_rng(5)
-    discount = (GAMMA * (rng.random(len(batch)) < 0.7)).astype(np.float32)
+    discount = (GAMMA * (rng.random(batch["discount"].shape) < 0.7)).astype(np.float32)
     return policy, mode, batch.replace(discount=discount)
 
 
@@ -104,6 +111,80 @@ def test_the_quantile_loss_is_that_to_the_target_of_the_best_action(double: bool
     ]
     metrics, _ = learned(policy, mode, batch)
     assert metrics["loss"] == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_iqn_learns_at_drawn_fractions_the_target_of_the_best_action(double: bool) -> None:
+    policy, mode, batch = learner("iqn", double=double, fractions=3, target_fractions=4)
+    obs, next_obs, action, reward, discount = tensors(
+        batch, "obs", "next_obs", "action", "reward", "discount"
+    )
+    rows, generator = len(batch), generator_of(mode)
+    target_tau = torch.rand((rows, 4), generator=generator)
+    tau = torch.rand((rows, 3), generator=generator)
+    fixed = torch.from_numpy(acting_fractions()).expand(rows, -1)
+    with torch.no_grad():
+        best = [net(next_obs, tau=fixed)["q"].mean(1).argmax(1) for net in (mode.q, mode.q_target)]
+        z_next = mode.q_target(next_obs, tau=target_tau)["q"]  # (B, 4, actions)
+        z = mode.q(obs, tau=tau)["q"]
+    assert not torch.equal(*best)
+    chosen = best[0 if double else 1]
+    goals = [reward[k] + discount[k] * z_next[k, :, chosen[k]] for k in range(rows)]
+    pairs = [(z[k, :, action[k]], goals[k], tau[k]) for k in range(rows)]
+    metrics, priorities = learned(policy, mode, batch)
+    expected = np.mean([slow_quantile_huber(*pair, 1.0) for pair in pairs])
+    assert metrics["loss"] == pytest.approx(expected, rel=1e-4)
+    errors = [abs(float(goal.mean() - z_t.mean())) for z_t, goal, _ in pairs]
+    np.testing.assert_allclose(priorities, errors, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_fqf_learns_at_the_middle_of_proposed_intervals(double: bool) -> None:
+    policy, mode, batch = learner("fqf", double=double, fractions=4, lr=0.02)
+    obs, next_obs, action, reward, discount = tensors(
+        batch, "obs", "next_obs", "action", "reward", "discount"
+    )
+    with torch.no_grad():
+        online, target, heads = mode.q(next_obs), mode.q_target(next_obs), mode.q(obs)
+    means = [(found["shares"].unsqueeze(2) * found["q"]).sum(1) for found in (online, target)]
+    best = [mean.argmax(1) for mean in means]
+    assert not torch.equal(*best)
+    chosen, tau = best[0 if double else 1], heads["shares"].cumsum(1) - heads["shares"] / 2
+    expected = [
+        slow_quantile_huber(
+            heads["q"][k, :, action[k]],
+            reward[k] + discount[k] * target["q"][k, :, chosen[k]],
+            tau[k],
+            1.0,
+        )
+        for k in range(len(batch))
+    ]
+    metrics, _ = learned(policy, mode, batch)
+    assert metrics["loss"] == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_r2d2_bootstraps_with_the_target_networks_value_of_the_best_action(double: bool) -> None:
+    policy, mode, batch = learner("r2d2", double=double, rescale=True, loss="mse", target_steps=1)
+    valid = batch["valid"].copy()
+    valid[0, 2:] = False
+    batch = batch.replace(valid=valid)
+    columns: Any = tensors_by_name(batch)
+    with torch.no_grad():
+        q, q_target = (mode.action_values(net, columns) for net in (mode.q, mode.q_target))
+    best = q.argmax(2), q_target.argmax(2)
+    assert not torch.equal(*best)
+    v = losses.restore_value(losses.chosen(q_target, best[0 if double else 1]))
+    burn_in = policy.config.burn_in_steps
+    action, reward, discount, valid_t = (
+        getattr(columns, name)[:, burn_in:] for name in ("action", "reward", "discount", "valid")
+    )
+    target = losses.rescale_value(reward + discount * v[:, 1:])
+    error = (losses.chosen(q[:, :-1], action) - target) * valid_t
+    metrics, priorities = learned(policy, mode, batch)
+    expected = error.square().sum() / valid_t.sum()
+    assert metrics["loss"] == pytest.approx(expected.item(), rel=1e-4)
+    np.testing.assert_allclose(priorities[:, burn_in:], error.abs(), rtol=1e-4, atol=1e-5)
 
 
 def test_soft_q_learning_bootstraps_with_the_soft_value() -> None:
@@ -310,17 +391,19 @@ def test_discrete_sac_sums_over_actions_exactly() -> None:
     np.testing.assert_allclose(priorities, (target - q.mean(1)).abs(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name", ["dqn", "c51", "qrdqn", "sql", "mdqn", "sac", "td3", "tqc", "d4pg", "fqf"]
-)
+@pytest.mark.parametrize("name", FROM_REPLAY)
 def test_the_weights_of_a_prioritised_buffer_scale_the_loss(name: str) -> None:
     policy, mode, batch = learner(name)
+    if "is_demo" in batch:
+        batch = batch.replace(is_demo=np.ones(len(batch), bool))
     other = policy.learn_mode(0)
     other.load_state_dict(mode.state_dict())
-    key = "critic_loss" if name in ("sac", "td3", "tqc", "d4pg") else "loss"
     plain, _ = learned(policy, mode, batch)
     halved, _ = learned(policy, other, batch.replace(weight=np.full(len(batch), 0.5, np.float32)))
-    assert halved[key] == pytest.approx(plain[key] / 2, rel=1e-5)
+    weighted = {"critic_loss", "value_loss", "loss", *(["actor_loss"] if name == "iql" else [])}
+    assert weighted & plain.keys()
+    for key in weighted & plain.keys():
+        assert halved[key] == pytest.approx(plain[key] / 2, rel=1e-5)
 
 
 def ordered_rows(policy: Algorithm) -> Batch:

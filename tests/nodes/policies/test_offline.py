@@ -80,6 +80,7 @@ def test_the_weights_of_iql_are_limited() -> None:
 def test_awac_weighs_actions_by_their_gain_over_the_policys_own(real: bool) -> None:
     params = {"action": REAL} if real else {}
     policy, mode, batch = learner("awac", temperature=0.5, critic_lr=1e-9, **params)
+    mode.critic_target.params.mul_(1.1)
     obs, next_obs, action, reward, discount = tensors(batch, *COLUMNS)
     action = unit(policy, action) if real else action
     generator = generator_of(mode)
