@@ -346,7 +346,10 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     manifest = parse_object(text)
     if manifest.get("format") != FORMAT:
         found = manifest.get("format")
-        raise ValueError(f"its format is {found!r:.60}; this version of flowrl reads '{FORMAT}'")
+        raise ValueError(
+            f"its format is {found!r:.60}, and this version of flowrl reads '{FORMAT}'; continue the run with "
+            "the version that wrote it, or begin with its learner: `flowrl run GRAPH --from RUN`"
+        )
     return manifest
 
 
