@@ -55,6 +55,8 @@ def copied_back(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 def learn_on_meta(policy: Any) -> Any:
     mode = policy.learn_mode(0, META)
     mode.forward(random_batch(policy), policy.command(Count()))
+    modules = [network.module for network in mode._networks()]
+    assert {p.device for module in modules for p in module.parameters()} == {torch.device("meta")}
     return mode
 
 
