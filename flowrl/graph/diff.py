@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from flowrl.graph.model import Graph, Limits, SnapshotSettings, paths_text
+from flowrl.graph.model import SNAPSHOT_KEYS, Graph, Limits, paths_text
 from flowrl.graph.param_reader import written_params, written_value
 from flowrl.graph.yaml_text import flow_text
 
@@ -105,7 +105,7 @@ def _entry_changes(section: str, old: Entries, new: Entries) -> Iterator[Change]
 
 def _settings(graph: Graph) -> dict[str, Any]:
     limits = {f"limits.{n}": getattr(graph.limits, n) for n in Limits.__dataclass_fields__}
-    names = SnapshotSettings.__dataclass_fields__
+    names = (*SNAPSHOT_KEYS, "is_off")
     snapshots = {f"snapshots.{n}": getattr(graph.snapshots, n) for n in names}
     return {"seed": graph.seed, "torch_threads": graph.torch_threads, **limits, **snapshots}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flowrl.graph.model import Edge, Graph, Limits, NodeSpec, Phase, SnapshotSettings
+from flowrl.graph.model import SNAPSHOT_KEYS, Edge, Graph, Limits, NodeSpec, Phase, SnapshotSettings
 from flowrl.graph.needed_files import modules_beside
 from flowrl.graph.param_reader import part_fields, written_params, written_value
 from flowrl.graph.tree import as_mapping
@@ -51,8 +51,10 @@ def _limits(limits: Limits) -> dict[str, Any]:
     return {k: v for k, v in named.items() if v is not None}
 
 
-def _given(settings: SnapshotSettings) -> dict[str, Any]:
-    named = {n: getattr(settings, n) for n in SnapshotSettings.__slots__}
+def _given(settings: SnapshotSettings) -> dict[str, Any] | bool:
+    if settings.is_off:
+        return False
+    named = {n: getattr(settings, n) for n in SNAPSHOT_KEYS}
     return {k: v for k, v in named.items() if v is not None}
 
 

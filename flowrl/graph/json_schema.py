@@ -129,7 +129,8 @@ def _snapshots() -> Schema:
     time: Schema = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}]}
     seconds = {**_or_null(time), "description": "such as 60 or 10m"}
     counts = {name: _or_null(_whole_number(1)) for name in ("every_rounds", "keep")}
-    return _closed({"every_s": seconds, **counts})
+    off: Schema = {"const": False, "description": "none but those that are asked for"}
+    return {"anyOf": [_closed({"every_s": seconds, **counts}), off]}
 
 
 def _edges() -> Schema:

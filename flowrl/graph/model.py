@@ -286,11 +286,15 @@ class SnapshotSettings:
     every_s: float | None = None
     every_rounds: int | None = None
     keep: int = 2
+    is_off: bool = False  # whether none is saved by the clock
 
     @property
     def is_regular(self) -> bool:
-        """Whether snapshots are saved without a request."""
+        """Whether the graph says how often they are saved."""
         return self.every_s is not None or self.every_rounds is not None
+
+
+SNAPSHOT_KEYS = ("every_s", "every_rounds", "keep")
 
 
 @dataclass(slots=True)

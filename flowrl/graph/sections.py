@@ -11,7 +11,14 @@ from typing import Any
 from flowrl.core.config import replaced_params
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.keywords import TORCH_THREADS
-from flowrl.graph.model import Graph, Limits, PortRef, SnapshotSettings, linked_groups
+from flowrl.graph.model import (
+    SNAPSHOT_KEYS,
+    Graph,
+    Limits,
+    PortRef,
+    SnapshotSettings,
+    linked_groups,
+)
 from flowrl.graph.placement import place_problem
 from flowrl.graph.yaml_text import YamlValue
 
@@ -162,14 +169,16 @@ def _read_limits(item: YamlValue | None, problems: Problems) -> Limits:
 def _read_snapshots(item: YamlValue | None, problems: Problems) -> SnapshotSettings:
     if item is None or item.value is None:
         return SnapshotSettings()
+    if item.value is False:
+        return SnapshotSettings(is_off=True)
     hint = "snapshots: {every_s: 60, keep: 2}"
     if not isinstance(item.value, dict):
-        problems.add(item.location, "snapshots: expected a mapping", hint)
+        problems.add(item.location, "snapshots: expected a mapping, or false", hint)
         return SnapshotSettings()
     found: dict[str, Any] = {}
     for name, entry in item.value.items():
-        if name not in SnapshotSettings.__slots__:
-            spelling = spelling_hint(name, SnapshotSettings.__slots__)
+        if name not in SNAPSHOT_KEYS:
+            spelling = spelling_hint(name, SNAPSHOT_KEYS)
             problems.add(entry.entry_location, f"snapshots: unknown key '{name}'", spelling)
         elif entry.value is None:
             continue

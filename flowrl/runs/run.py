@@ -70,10 +70,11 @@ if TYPE_CHECKING:
 
 SLOW_CLOSE_S = 5.0
 POLL_S = 0.05
+PRECAUTION_EVERY_S = 300.0  # between the snapshots of a run whose graph does not say how often
 SLOW_CLOSE = "the nodes take long to close; Ctrl-C leaves them as they are and keeps the result"
 NO_SNAPSHOTS = (
-    "the run could not go on without the lost site, as it saves no snapshots; with `snapshots: {every_s: 60}` in the "
-    "graph it does"
+    "the run could not go on, as it had no snapshot yet; with `snapshots: {every_s: 60}` in the graph it has one each "
+    "minute, and begins anew before the first"
 )
 STATUS_OF_REASON: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
 
@@ -273,12 +274,14 @@ class Run:
                 hint = "leave `snapshots` out, or take `--placement serial`"
                 raise UsageError(f"snapshots: {self._unsavable}; {hint}")
             return
+        are_precautions = not (settings.is_regular or settings.is_off)
+        every_s = PRECAUTION_EVERY_S if are_precautions else settings.every_s
         saves_at_end = settings.is_regular or self._saves_at_end
         known = known_snapshot_rounds(self.checked, self.limits) if saves_at_end else ()
         self.snapshots = RunSnapshots(
             folder.absolute_path,
-            SnapshotSchedule(settings.every_s, settings.every_rounds, known),
-            settings.keep,
+            SnapshotSchedule(every_s, settings.every_rounds, known),
+            1 if are_precautions else settings.keep,
             {
                 "graph": self.graph.name,
                 "seed": self.seed,
@@ -289,6 +292,7 @@ class Run:
             },
             self._mark,
             lambda text: self.watcher.note(self, text),
+            are_precautions,
         )
         if self.continued is not None and not self.is_fork:
             newest = self.continued
@@ -406,10 +410,12 @@ class Run:
     def _can_recover_from(self, loss: SiteLost) -> bool:
         if isinstance(loss, SiteFailed) or self.is_stopping or self._training_began_s is None:
             return False  # it would happen again, or nothing is lost
-        if not self.graph.snapshots.is_regular:
+        if not self._recovers or self.recording is not None or self.snapshots is None:
+            return False
+        if not self.graph.snapshots.is_regular and self.snapshots.newest is None:
             self.hints = (NO_SNAPSHOTS,)
             return False
-        return self._recovers and self.recording is None and self.snapshots is not None
+        return True
 
     def _go_back(self, folder: RunFolder, beginning: Mapping[str, Any], loss: SiteLost) -> bool:
         """Bring the run back to its newest snapshot. Return whether it can go on from there."""
@@ -521,6 +527,8 @@ class Run:
         folder.append_timings(self.wall_s, self.timings, now=True)
         if self.snapshots is not None:
             self.snapshots.end()
+            if cut.reason != "interrupt" and self.continued is None and not self._saves_at_end:
+                self.snapshots.remove_precautions()
         self._close_nodes()  # before the summary, which names the nodes that failed to close
         if self.hosts is not None:
             self.hosts.close(cut.why)

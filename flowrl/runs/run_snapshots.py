@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -91,9 +92,15 @@ class RunSnapshots:
         facts: Mapping[str, Any],
         mark: Callable[[], Any],
         warn: Callable[[str], None],
+        are_precautions: bool = False,
     ) -> None:
-        """`facts` are about the whole run; `warn` shows a line to the user."""
+        """`facts` are about the whole run; `warn` shows a line to the user.
+
+        Snapshots that are precautions are saved although the graph does not say so. If one cannot be saved, no other is
+        tried; and they are removed if the run ends well.
+        """
         self.schedule = schedule
+        self._are_precautions = are_precautions
         self.newest: WrittenSnapshot | None = None  # or the one from which the run continues
         self.stored_rounds: int | None = None
         self.problems: list[str] = []
@@ -117,6 +124,14 @@ class RunSnapshots:
     def fail(self, problem: str) -> None:
         self.problems.append(f"no snapshot was saved: {problem}")
         self._warn(self.problems[-1])
+        if self._are_precautions:
+            self.schedule.end_regular()
+
+    def remove_precautions(self) -> None:
+        """Remove the snapshots of a run that has ended well, unless somebody has asked for one."""
+        if self._are_precautions and not self.schedule.was_requested and self.newest is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self.newest = None
 
     def end(self) -> bool:
         """Wait until all snapshots are written, and return whether they are. More may be written afterwards."""

@@ -55,14 +55,18 @@ class SnapshotSchedule:
         self._every_s, self._every_rounds = every_s, every_rounds
         self.known = frozenset(known)
         self._next_s = float("inf") if every_s is None else time.monotonic() + every_s
-        self._is_requested = False
+        self._is_requested = self.was_requested = False
         self.is_busy = (
             False  # whether a snapshot is being written; then only known and requested ones are due
         )
 
     def request(self) -> None:
         """Ask for a snapshot after the next possible round."""
-        self._is_requested = True
+        self._is_requested = self.was_requested = True
+
+    def end_regular(self) -> None:
+        """From now on, no snapshot is due because of the time."""
+        self._every_s, self._next_s = None, float("inf")
 
     def due_within(self, first: int, last: int) -> set[int]:
         """Return after which of the rounds from `first` to `last` a snapshot is due."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 import flowrl
 from flowrl.checks.check import check
 from flowrl.core.errors import NodeError
+from flowrl.core.node import Node
+from flowrl.core.ports import In
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.display import Watcher
@@ -118,15 +121,69 @@ def test_without_recovery_a_run_that_loses_a_process_fails(tmp_path: Path) -> No
         run.run()
 
 
-def test_without_snapshots_a_run_fails_and_says_what_would_have_helped(tmp_path: Path) -> None:
+def test_before_its_first_snapshot_a_run_fails_and_says_what_would_have_helped(
+    tmp_path: Path,
+) -> None:
     run = start(dying_graph(tmp_path, every=0, waits=False), tmp_path / "r", "x=process")
     with pytest.raises(SiteLost, match=KILLED):
         run.run()
     assert run.ended is not None
-    assert run.ended.warnings == (
-        "the run could not go on without the lost site, as it saves no snapshots; with "
-        "`snapshots: {every_s: 60}` in the graph it does",
-    )
+    [hint] = run.ended.warnings
+    assert hint.startswith("the run could not go on, as it had no snapshot yet; with `snapshots: ")
+
+
+def test_snapshots_are_saved_as_a_precaution_and_removed_at_a_good_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowrl.runs.run.PRECAUTION_EVERY_S", 0.001)
+    result = start(dying_graph(tmp_path, every=0), tmp_path / "r", "x=process").run()
+    assert (result.status, result.recoveries, result.resume) == ("finished", 1, "")
+    assert not (tmp_path / "r/snapshots").exists()
+    whole = start(dying_graph(tmp_path / "w", every=0, times=0), tmp_path / "whole", "serial").run()
+    assert result.digest == whole.digest
+
+
+def test_precautions_of_a_run_that_fails_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowrl.runs.run.PRECAUTION_EVERY_S", 0.001)
+    graph = toy_graph({"c": "Source", "f": {"type": "FailingNode", "firing": 90}}, ["c -> f"])
+    with pytest.raises(NodeError, match="no more"):
+        start(graph, tmp_path / "r", "serial", limits=Limits(rounds=100)).run()
+    assert json.loads((tmp_path / "r/summary.json").read_text())["resume"]
+
+
+class Keeps(Node):
+    """Has an attribute that no snapshot can save."""
+
+    data = In("samples")
+
+    def setup(self) -> None:
+        self.lock = threading.Lock()
+
+    def fire(self, data: Any) -> None:
+        return None
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+def test_a_precaution_that_cannot_be_taken_is_told_once(
+    placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowrl.runs.run.PRECAUTION_EVERY_S", 0.0001)
+    graph = toy_graph({"c": "Source", "k": f"{__name__}:Keeps"}, ["c -> k"])
+    result = start(graph, tmp_path / "r", placement, limits=Limits(rounds=200)).run()
+    [warning] = result.warnings
+    assert warning.startswith("no snapshot was saved: node 'k'")
+
+
+def test_a_graph_can_do_without_precautions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowrl.runs.run.PRECAUTION_EVERY_S", 0.0001)
+    graph = toy_graph({"c": "Source", "k": f"{__name__}:Keeps"}, ["c -> k"], snapshots=False)
+    result = start(graph, tmp_path / "r", "serial", limits=Limits(rounds=50)).run()
+    assert result.warnings == ()
+    assert (tmp_path / "r/graph.yaml").read_text().count("snapshots: false\n") == 1
 
 
 def test_an_error_of_a_node_ends_the_run(tmp_path: Path) -> None:
