@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowrl.cli.arguments import add_trained, count, seed
-from flowrl.core.errors import GraphError, UsageError
+from flowrl.core.errors import NodeError, UsageError
+from flowrl.graph.tree import display_path
 from flowrl.runs.run_names import existing_run_path
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ def _replay_tape(arguments: Namespace) -> int:
         return 0
     for note in version_notes(tape):
         print(note, file=sys.stderr)
-    with debugging_failures() if arguments.pdb else nullcontext():
+    with showing_failures(arguments.pdb):
         result = replay_node(tape, arguments.node)
     print(result)
     return 1 if result.difference else 0
@@ -156,30 +158,33 @@ def _fire_again(arguments: Namespace, tape: Tape) -> int:
 
     print(firing_text(tape), flush=True)
     found = fire_again(tape)
-    if found.error is not None:
-        traceback.print_exception(found.error)
-        if arguments.pdb:
-            import pdb
-
-            pdb.post_mortem(found.error.__traceback__)
-    print(f"it failed again: {found.failure}" if found.failure else "it did not fail again")
-    return 0 if found.failure else 1
+    if found.error is None:
+        run = shlex.quote(display_path(tape.path.absolute().parent))
+        print(
+            f"it did not fail again; with its exact state it may: flowrl record {run} {found.node} repeats the run"
+        )
+        return 1
+    _show_failure(found.error, arguments.pdb)
+    print(f"it failed again: {type(found.error).__name__}: {found.error}")
+    return 0
 
 
 @contextmanager
-def debugging_failures() -> Iterator[None]:
-    """Open the debugger where an error was raised."""
+def showing_failures(debug: bool) -> Iterator[None]:
+    """Print the traceback of an error that a node raises; `debug` opens the debugger there."""
     try:
         yield
-    except (GraphError, UsageError):
+    except NodeError as error:
+        _show_failure(error.__cause__ or error, debug)
         raise
-    except Exception as error:
+
+
+def _show_failure(error: BaseException, debug: bool) -> None:
+    traceback.print_exception(error)
+    if debug:
         import pdb
 
-        cause = error.__cause__ or error
-        traceback.print_exception(cause)
-        pdb.post_mortem(cause.__traceback__)
-        raise
+        pdb.post_mortem(error.__traceback__)
 
 
 def _replay_crash_file(arguments: Namespace) -> int:

@@ -88,8 +88,8 @@ def replay_node(tape: Tape, word: str) -> ReplayResult:
 class RefiredResult:
     """What became of a failed firing that was fired again."""
 
-    failure: str  # empty if it did not fail again
-    error: BaseException | None = None
+    node: str
+    error: BaseException | None = None  # None if it did not fail again
 
 
 def fire_again(tape: Tape) -> RefiredResult:
@@ -106,10 +106,10 @@ def fire_again(tape: Tape) -> RefiredResult:
         except NodeError:
             raise  # the state could not be loaded, or a service has failed
         except RAISED as error:
-            return RefiredResult(f"{type(error).__name__}: {error}", error)
+            return RefiredResult(name, error)
         finally:
             replay.close()
-    return RefiredResult("")
+    return RefiredResult(name)
 
 
 def firing_text(tape: Tape) -> str:
@@ -129,7 +129,11 @@ def tape_text(tape: Tape) -> str:
     """Describe a tape: its run, its edges, and the nodes that can be replayed."""
     facts = tape.facts
     begins = f"from round {facts.rounds:,} on" if facts.rounds else "from the beginning"
-    ends = "" if tape.train_iters is not None else "; the run was killed, or is still active"
+    ends = (
+        ""
+        if tape.train_iters is not None
+        else "; without an end: the run failed, was killed, or is active"
+    )
     rows = [
         _pair_row(pair.name, recorded, pair.kind)
         for pair, recorded in zip(facts.pairs, tape.recorded, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -152,7 +152,7 @@ class Instance:
 
     def _fire(self) -> None:
         ctx = self.ctx
-        values: list[Any] = []
+        values: Sequence[Any] = ()
         try:
             values = self._values()
             result = self._call(*values)
@@ -259,7 +259,7 @@ class Instance:
         ports = self.spec.cls.ports.items()
         return [name for name, port in ports if isinstance(port, In | StateIn)]
 
-    def _node_error(self, error: BaseException, values: list[Any]) -> NodeError:
+    def _node_error(self, error: BaseException, values: Sequence[Any]) -> NodeError:
         """Return the error of a firing, with what it took. `values` are incomplete if taking has failed."""
         site = self.site
         doing = f"firing {self.fired} ({site.phase}round {site.round})"

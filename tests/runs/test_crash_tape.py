@@ -69,8 +69,7 @@ def fail(folder: Path, data: dict[str, Any], placement: str = "serial") -> Tape:
 @pytest.mark.parametrize("placement", ["serial", "threads"])
 def test_a_failed_firing_fails_again(placement: str, tmp_path: Path) -> None:
     tape = fail(tmp_path / "r", graph("Overflows"), placement)
-    result = fire_again(tape)
-    assert result.failure == "OverflowError: 10 and 5 exceed 10"
+    assert repr(fire_again(tape).error) == "OverflowError('10 and 5 exceed 10')"
     lines = firing_text(tape).splitlines()
     assert lines[0] == "node 'o', firing 5 (round 5): OverflowError: 10 and 5 exceed 10"
     assert lines[1] == "  data: 1 row of n"
@@ -87,14 +86,14 @@ def test_services_have_their_state(tmp_path: Path) -> None:
     assert sorted(tape.inputs) == ["data", "weights"]
     assert sorted(tape.parts) == ["node/o", "node/s"]
     # the failed call has been counted by the service
-    assert fire_again(tape).failure == ""
+    assert fire_again(tape).error is None
 
 
 def test_a_node_that_cannot_be_saved_is_as_in_the_beginning(tmp_path: Path) -> None:
     tape = fail(tmp_path / "r", graph("Unsavable"))
     assert tape.parts == {}
     assert "the node's state is not on the tape (it cannot be saved: " in firing_text(tape)
-    assert fire_again(tape).failure == ""
+    assert fire_again(tape).error is None
 
 
 def test_the_command_line_fires_again(
@@ -107,7 +106,9 @@ def test_the_command_line_fires_again(
     assert "in fire\n    raise OverflowError" in error
     monkeypatch.setattr(Overflows, "fire", lambda self, data: None)  # a repaired node
     assert main(["replay", str(tape.path)]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "it did not fail again"
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"it did not fail again; with its exact state it may: flowrl record {tmp_path}/r o repeats the run"
+    )
     assert main(["replay", str(tape.path), "o"]) == 2
     assert "is of one failed firing, so NODE has no meaning" in capsys.readouterr().err
 
@@ -115,7 +116,7 @@ def test_the_command_line_fires_again(
 @pytest.mark.slow
 def test_a_node_in_another_process_leaves_a_tape(tmp_path: Path) -> None:
     tape = fail(tmp_path / "r", graph("Overflows"), "processes")
-    assert fire_again(tape).failure == "OverflowError: 10 and 5 exceed 10"
+    assert repr(fire_again(tape).error) == "OverflowError('10 and 5 exceed 10')"
 
 
 def test_inputs_that_are_too_large_leave_no_tape(
@@ -125,3 +126,18 @@ def test_inputs_that_are_too_large_leave_no_tape(
     with pytest.raises(NodeError):
         flowrl.load(graph("Overflows")).run(out=tmp_path / "r", steps=1000, quiet=True)
     assert not list((tmp_path / "r").glob("crash-*"))
+
+
+def test_a_run_that_failed_is_recorded_up_to_the_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail(tmp_path / "r", graph("Overflows"))
+    again = tmp_path / "again"
+    assert main(["record", str(tmp_path / "r"), "o", "--out", str(again), "--quiet"]) == 1
+    capsys.readouterr()
+    assert main(["replay", str(again / "tokens.tape"), "o"]) == 1
+    error = capsys.readouterr().err
+    assert "in fire\n    raise OverflowError" in error
+    assert error.endswith(
+        "flowrl: node 'o', firing 5 (round 5): OverflowError: 10 and 5 exceed 10\n"
+    )

@@ -211,7 +211,11 @@ def test_the_tape_of_a_killed_run_can_be_replayed_as_far_as_it_goes(tmp_path: Pa
         path.write_bytes(whole[:end])
         cut = Tape(path)
         assert cut.train_iters is None
-        assert tape_text(cut).splitlines()[0].endswith("; the run was killed, or is still active")
+        assert (
+            tape_text(cut)
+            .splitlines()[0]
+            .endswith("; without an end: the run failed, was killed, or is active")
+        )
         result = replay_node(cut, "x")
         assert result.difference == ""
         assert last is None or result.firings <= last
@@ -281,7 +285,7 @@ def test_a_hostile_tape_is_refused_in_words(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["cartpole_dqn", "cartpole_dqn_per", "cartpole_ppo"])
+@pytest.mark.parametrize("name", ["cartpole_dqn", "cartpole_ppo"])
 def test_each_node_of_a_bundled_graph_is_replayed_bit_for_bit(name: str, tmp_path: Path) -> None:
     from flowrl.graph.loading import load_graph
 
