@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,18 @@ from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project as it is written. The schema of all types takes most of the time."""
+    folder = tmp_path_factory.mktemp("written") / "mine"
+    create_project(folder)
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A project as it is written."""
-    create_project(tmp_path / "mine")
-    return tmp_path / "mine"
+def project(written: Path, tmp_path: Path) -> Path:
+    """A copy of the project."""
+    return shutil.copytree(written, tmp_path / "mine")
 
 
 def test_the_project_is_four_files(project: Path) -> None:

@@ -109,7 +109,10 @@ def test_an_unknown_query_is_refused(tmp_path: Path) -> None:
         ask(run, ask="dance")
 
 
-def test_a_client_that_sends_nothing_delays_others_for_a_moment_only(tmp_path: Path) -> None:
+def test_a_client_that_sends_nothing_delays_others_for_a_moment_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowrl.runs.query_server.QUERY_TIMEOUT_S", 0.2)
     with (
         running_in_a_thread(pair(a={"each_s": 0.01}), tmp_path / "r") as run,
         socket.socket(socket.AF_UNIX) as silent,
