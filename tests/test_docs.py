@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from flowrl.api import FlowGraph, load
 from flowrl.cli.main import make_parser
@@ -39,6 +40,8 @@ ELSEWHERE = [
     ("README", "result = flowrl", "tests/test_readme.py"),
     ("docs/nodes", "mine:Balance", "tests/test_docs.py"),
     ("docs/nodes", "class Balance", "tests/test_docs.py"),
+    ("docs/nodes", "# my_layers.py", "tests/test_docs.py"),
+    ("docs/nodes", "my_layers:Sines", "tests/test_docs.py"),
     ("docs/algorithms", "# baseline.py", "tests/examples/test_my_algorithm.py"),
     ("docs/algorithms", "baseline:Baseline", "tests/examples/test_my_algorithm.py"),
     ("docs/edits", "type: her", "tests/nodes/rewards/test_edits.py"),
@@ -157,6 +160,17 @@ def test_a_policy_that_only_acts_is_as_short_as_it_is_shown(tmp_path: Path) -> N
     (tmp_path / "shown.yaml").write_text(f"extends: cartpole_dqn\n{graph}{evaluated}")
     result = load(tmp_path / "shown.yaml").run(train_iters=96, out=tmp_path / "run")
     assert result.eval_return == 500  # no weights had to be learned for that
+
+
+def test_a_layer_is_as_short_as_it_is_shown(tmp_path: Path) -> None:
+    [code] = [text for *_, text in sections("docs/nodes") if text.startswith("# my_layers.py")]
+    [graph] = [text for *_, text in sections("docs/nodes") if "my_layers:Sines" in text]
+    (tmp_path / "my_layers.py").write_text(code, encoding="utf-8")
+    (tmp_path / "shown.yaml").write_text(f"extends: cartpole_dqn\n{graph}")
+    result = load(tmp_path / "shown.yaml").run(train_iters=2, out=tmp_path / "run", quiet=True)
+    assert result.train_iters == 2
+    weights = load_file(tmp_path / "run" / "checkpoints" / "last.safetensors")
+    assert any(array.shape == (64, 4) for array in weights.values())
 
 
 def test_the_nodes_on_the_page_can_be_fired_and_described() -> None:
