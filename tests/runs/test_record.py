@@ -123,7 +123,7 @@ def test_replicas_are_replayed_one_by_one(tmp_path: Path) -> None:
         assert (result.difference, list(result.equal.values())) == ("", [9])
 
 
-@pytest.mark.parametrize("rounds", [None, 4, 0])
+@pytest.mark.parametrize("rounds", [None, 0, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_run_is_repeated_from_a_snapshot_or_the_beginning(
     rounds: int | None, tmp_path: Path
 ) -> None:
