@@ -107,7 +107,13 @@ def run_with_faults(
         checked = replace(checked, graph=replace(graph, snapshots=USUAL_SNAPSHOTS))
     layout = make_layout(graph, resolve_placement(graph, placement))
     for fault in faults:
-        _require_target(checked, layout, fault, placement)
+        if fault.kind != "disconnect":
+            _require_process(checked, layout, fault, placement)
+        elif rendezvous is None:
+            raise UsageError(
+                f"--disconnect {fault.target}: the run has no hosts; say where they join (--listen), and place nodes "
+                "on them (--placement)"
+            )
     with tempfile.TemporaryDirectory(prefix="flowrl-chaos-") as folder:
         common: dict[str, Any] = {"limits": limits, "hash_tokens": True}
         first = Run(checked, out=Path(folder) / "undisturbed", **common).run()
@@ -124,12 +130,10 @@ def run_with_faults(
     return DisturbedRun(tuple(disturber.made), tuple(disturber.missed), repetition)
 
 
-def _require_target(
+def _require_process(
     checked: CheckedGraph, layout: SiteLayout, fault: Fault, placement: str
 ) -> None:
     """Refuse a fault of what is no instance, or is not in a process of its own."""
-    if fault.kind == "disconnect":
-        return  # which hosts join is not known yet
     sites = dict(_sites(checked, layout))
     if fault.target not in sites:
         hint = spelling_hint(fault.target, sites)

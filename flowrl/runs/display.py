@@ -279,7 +279,7 @@ def making_text(run: Run) -> str:
     parts = [f"making {', '.join(made[:SHOWN_SITES])}"] if made else []
     if silent:
         shown = ", ".join(silent[:SHOWN_SITES]) + (", …" if len(silent) > SHOWN_SITES else "")
-        parts.append(f"starting {count_text(len(silent), 'site')}, which import modules: {shown}")
+        parts.append(f"starting {count_text(len(silent), 'site')}, importing modules: {shown}")
     return f"{'; '.join(parts) or 'waiting for the first firing'} …"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flowrl.core.errors import UsageError
 from flowrl.runs.chaos import Fault, read_fault
+from flowrl.runs.repetition import Repetition, has_equal_rounds
+from flowrl.runs.result import RunResult
 from tests.cli.conftest import Called, one_line, write
 
 Flowrl = Callable[..., Called]
@@ -40,6 +43,7 @@ def test_a_run_that_is_killed_and_stopped_has_the_bits_of_one_that_is_not(
         (("--kill", "c@5s,2s"), "--kill c@5s,2s: expected NODE@30s"),
         (("--stop", "c@5s"), "--stop c@5s: expected NODE@30s,10s"),
         (("--disconnect", "a@x,1"), "--disconnect a@x,1: expected HOST@30s,10s"),
+        (("--disconnect", "a@1s,2s"), "--disconnect a: the run has no hosts; say where they join"),
         (("--kill", "cc@5s"), "--kill cc: the graph has no such node; did you mean 'c'?"),
         (
             ("--kill", "c@5s", "--placement", "threads"),
@@ -52,6 +56,22 @@ def test_faults_that_cannot_be_made_are_refused(
 ) -> None:
     status, _, err = flowrl("chaos", "g.yaml", "--train-iters", "2", *words)
     assert (status, told in err) == (2, True), err
+
+
+def test_snapshots_of_different_rounds_are_not_compared() -> None:
+    def result(rounds: int) -> RunResult:
+        counts: dict[str, Any] = dict.fromkeys(["env_steps", "train_iters", "episodes"], 1)
+        times = {"wall_s": 1.0, "env_steps_per_s": 1.0, "eval_return": None, "best_return": None}
+        return RunResult(
+            **{"graph": "g", "run_dir": "", "placement": "serial", "status": "solved"},
+            **{"deterministic": True, "bottleneck": "", "digest": "d", **counts, **times},
+            **{"snapshot_rounds": rounds, "state_digest": f"of {rounds}"},
+        )
+
+    assert has_equal_rounds(result(5), result(5))
+    assert not has_equal_rounds(result(5), result(6))
+    assert "whole state" in Repetition((result(5), result(5)), ()).verdict
+    assert "whole state" not in Repetition((result(5), result(6)), ()).verdict
 
 
 def test_times_of_faults_are_read_like_other_times() -> None:

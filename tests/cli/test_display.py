@@ -198,7 +198,7 @@ def test_what_is_being_made_is_told_by_site() -> None:
     ]
     run: Any = SimpleNamespace(executor=SimpleNamespace(site_statuses=lambda: sites), making="")
     assert making_text(run) == (
-        "making learner; starting 5 sites, which import modules: process:c0, process:c1, process:c2, process:c3, … …"
+        "making learner; starting 5 sites, importing modules: process:c0, process:c1, process:c2, process:c3, … …"
     )
     run.executor.site_statuses = lambda: sites[1:2]
     assert making_text(run) == "waiting for the first firing …"
