@@ -98,6 +98,7 @@ class Signaller:
         if name == "numpy":
             os.kill(os.getpid(), signal.{name})
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
 sys.meta_path.insert(0, Signaller())
 sys.argv = ["flowrl", "run", "g.yaml"]
 from flowrl.cli import command
