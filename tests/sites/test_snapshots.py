@@ -16,13 +16,20 @@ from flowrl.core.node import Node
 from flowrl.core.ports import In
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
+from flowrl.graph.placement import resolve_placement
+from flowrl.graph.site_layout import make_layout
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.runs import snapshot_files
 from flowrl.runs.snapshot_files import SnapshotWriter
 from flowrl.runtime import stored_pieces
+from flowrl.runtime.control import messages
+from flowrl.runtime.control.messages import SiteResults
+from flowrl.runtime.sites import coordinator
+from flowrl.runtime.sites.coordinator import Coordinator
+from flowrl.runtime.sites.launched_sites import SiteLost
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.sites.bundled_cases import COMPARED, SMALL
-from tests.sites.snapshots import StoringExecution, compare_continued, execute
+from tests.sites.snapshots import Execution, StoringExecution, compare_continued, execute
 from tests.sites.test_same_bits import GRAPHS
 from tests.toys.toy_nodes import Learner
 from tests.toys.toy_runs import toy_graph
@@ -103,6 +110,7 @@ def test_a_snapshot_that_leaves_out_what_is_stored_is_whole_on_the_disk(
     for module in (stored_pieces, snapshot_files):
         monkeypatch.setattr(module, "LARGE_BYTES", 1000)
     monkeypatch.setattr(array_pieces, "PIECE_BYTES", 500)
+    monkeypatch.setattr(messages, "MESSAGE_PIECES", 2)
     graph = toy_graph(
         {"c": "Source", "l": "Learner", "k": f"{__name__}:KeepsRows"},
         ["c -> l, k", "l.weights -> c.weights"],
@@ -174,3 +182,32 @@ def test_a_learner_that_cannot_be_saved_still_learns(placement: str) -> None:
 def test_attributes_that_are_named_as_no_state_are_left_out() -> None:
     found = execute(with_object("NamesItsCache"), "serial", Limits(rounds=4), [2])
     assert found.snapshots.keys() == {2}
+
+
+def test_results_are_awaited_as_long_as_reports_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of a snapshot with a large buffer may take longer to arrive than `RESULTS_S`."""
+    graph = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"])
+    checked = check(load_data(graph)).require_sound()
+    layout = make_layout(checked.graph, resolve_placement(checked.graph, "threads"))
+    sink = Execution(SnapshotSchedule())
+    executor = Coordinator(checked, sink, layout, 0, Limits(rounds=3))
+    now, limit = 1000.0, coordinator.RESULTS_S
+    arrivals = [0.9 * limit, 1.8 * limit, 2.7 * limit]  # of reports, since the beginning
+
+    def receive() -> None:
+        nonlocal now
+        now += 0.1 * limit
+        if any(abs(now - 1000.0 - at) < 1e-6 for at in arrivals):
+            executor._last_report_s = now
+        if now > 1000.0 + 3.3 * limit:
+            executor._pending_sites[SiteResults].clear()
+
+    monkeypatch.setattr(coordinator.time, "monotonic", lambda: now)
+    monkeypatch.setattr(executor, "_receive_reports", receive)
+    executor._wait_for(SiteResults, limit)
+    executor._pending_sites[SiteResults].add("main")
+    now, arrivals = 1000.0 - 5 * limit, []
+    executor._last_report_s = 0.0
+    with pytest.raises(SiteLost, match="site main did not send its results"):
+        executor._wait_for(SiteResults, limit)
+    executor.close()

@@ -7,14 +7,15 @@ messages of each channel. Positions and numbers of rounds include the warm-up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowrl.channels import ChannelLimits
 from flowrl.core.array_pieces import ArrayPieces
+from flowrl.core.batch import Array
 from flowrl.core.plain_data import DataCodec
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count, State
@@ -39,6 +40,26 @@ def encode_parts(parts: Parts) -> dict[str, Any]:
     }
 
 
+def saved_messages(rounds: int, parts: Parts) -> Iterator[SavedPieces | SavedParts]:
+    """Yield the messages with which a site sends its parts of a snapshot."""
+    rest = {}
+    for key, saved in parts.items():
+        for name, array in saved.pieces.items():
+            indices, pieces = tuple(array.pieces), tuple(array.pieces.values())
+            for begin in range(0, len(indices), MESSAGE_PIECES):
+                some = slice(begin, begin + MESSAGE_PIECES)
+                yield SavedPieces(rounds, key, name, indices[some], pieces[some])
+        empty = {name: replace(array, pieces={}) for name, array in saved.pieces.items()}
+        rest[key] = SavedState(*saved.parts(), empty)
+    yield SavedParts(rounds, encode_parts(rest))
+
+
+def with_pieces(saved: SavedState, pieces: Mapping[str, Mapping[int, Array]]) -> SavedState:
+    """Return a part with the pieces that were sent before it."""
+    whole = {n: replace(array, pieces=pieces.get(n, {})) for n, array in saved.pieces.items()}
+    return SavedState(*saved.parts(), whole)
+
+
 def _encode_pieces(array: ArrayPieces) -> list[Any]:
     return [array.dtype.str, list(array.shape), array.base, dict(array.pieces)]
 
@@ -56,6 +77,7 @@ def _decode_pieces(dtype: str, shape: list[int], base: int | None, pieces: Any) 
 
 
 COMMANDS, REPORTS, FAILURES = "down", "up", "failed"  # prefixes of the channels' names
+MESSAGE_PIECES = 16  # of 4 MB, in one message
 CONTROL_LIMITS = ChannelLimits(tokens=1 << 16)
 
 
@@ -185,6 +207,17 @@ class PartsLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedPieces:
+    """Pieces of an array that come before the `SavedParts` which they belong to, so that no message is very large."""
+
+    rounds: int
+    key: str
+    name: str
+    indices: tuple[int, ...]
+    pieces: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SavedParts:
     """The site's parts of a snapshot, of which it has committed all effects."""
 
@@ -258,6 +291,7 @@ Report = (
     MakingNode
     | SiteReady
     | PartsLoaded
+    | SavedPieces
     | SavedParts
     | PartsNotSaved
     | SiteProgress

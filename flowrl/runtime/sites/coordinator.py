@@ -16,6 +16,7 @@ from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.site_kinds import free_sites, paced_sites, rounds_behind
+from flowrl.core.batch import Array
 from flowrl.core.context import VerdictRecord
 from flowrl.core.errors import RunError
 from flowrl.core.saved_state import SavedState
@@ -38,6 +39,7 @@ from flowrl.runtime.control.messages import (
     Report,
     RoundsHeld,
     SavedParts,
+    SavedPieces,
     SavePartsAt,
     SendResults,
     SiteAtCut,
@@ -50,6 +52,7 @@ from flowrl.runtime.control.messages import (
     TrainItersReached,
     decode_parts,
     encode_parts,
+    with_pieces,
 )
 from flowrl.runtime.control.record_reorderer import RecordReorderer
 from flowrl.runtime.disturbances import Disturbance
@@ -67,7 +70,7 @@ from flowrl.runtime.token_hashing import TokenHashSink
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
 START_S = 300.0  # in which every site must be ready: imports and simulators may take long
-RESULTS_S = 60.0
+RESULTS_S = 60.0  # without any report: the parts of a snapshot may take longer to arrive
 CLOSE_S = 4.0  # in which nodes should close; the others are named and killed
 STUCK_S = 60.0  # without reports, after a cut was requested, before a node counts as hanging
 
@@ -87,6 +90,7 @@ class PendingSnapshot:
 
     sites: set[str]  # whose parts are missing
     parts: dict[str, SavedState] = field(default_factory=dict)
+    pieces: dict[str, dict[str, dict[int, Array]]] = field(default_factory=dict)  # by part, array
     counts: Count | None = None  # at its end of a round, once all sites have reached it
     mark: Any = None
 
@@ -244,6 +248,8 @@ class Coordinator:
         deadline = time.monotonic() + timeout_s
         while self._pending_sites[milestone]:
             self._receive_reports()
+            if milestone is SiteResults:
+                deadline = max(deadline, self._last_report_s + timeout_s)
             if milestone is SiteReady and self._requested_cut is not None:
                 raise RunInterrupted  # no site has fired, so there is nothing to keep
             if time.monotonic() > deadline:
@@ -320,11 +326,18 @@ class Coordinator:
                     self._leases.granted
                 )  # sites send their parts when no cut can fall before
 
+    def _add_pieces(self, saved: SavedPieces) -> None:
+        if (pending := self._pending_snapshots.get(saved.rounds)) is not None:
+            arrays = pending.pieces.setdefault(saved.key, {})
+            new = zip(saved.indices, saved.pieces, strict=True)
+            arrays.setdefault(saved.name, {}).update(new)
+
     def _add_parts(self, site: str, saved: SavedParts) -> None:
         pending = self._pending_snapshots.get(saved.rounds)
         if pending is None:
             return  # another site could not save its parts
-        pending.parts |= decode_parts(saved.parts)
+        for key, part in decode_parts(saved.parts).items():
+            pending.parts[key] = with_pieces(part, pending.pieces.pop(key, {}))
         pending.sites.discard(site)
         if not pending.sites and self.snapshots is not None:
             self._release_snapshots(saved.rounds)
@@ -377,6 +390,8 @@ class Coordinator:
             self._sites_to_hold.discard(site)
             if site not in self._unsynchronised_sites:
                 self._newest_round = max(self._newest_round, report.begun - 1)
+        elif isinstance(report, SavedPieces):
+            self._add_pieces(report)
         elif isinstance(report, SavedParts):
             self._add_parts(site, report)
         elif isinstance(report, PartsNotSaved):

@@ -29,6 +29,7 @@ from flowrl.runtime.control.messages import (
     PartsNotSaved,
     PositionedRecord,
     SavedParts,
+    SavedPieces,
     SiteAtCut,
     SiteClosed,
     SiteFailure,
@@ -36,7 +37,7 @@ from flowrl.runtime.control.messages import (
     SiteResults,
     TrainItersReached,
     decode_parts,
-    encode_parts,
+    saved_messages,
 )
 from flowrl.runtime.control.site_control import CoordinatorMessages, SiteReporter
 from flowrl.runtime.control.weight_history import WeightHistory
@@ -84,7 +85,7 @@ class SiteScheduler(Scheduler):
         self._is_executing = False
         self._settled_rounds = 0  # no cut falls before this round
         # The parts of snapshots, by completed rounds, until they are sent.
-        self._saved_parts_of: dict[int, SavedParts | PartsNotSaved] = {}
+        self._saved_parts_of: dict[int, list[SavedPieces | SavedParts | PartsNotSaved]] = {}
         # The nesting of schedules that are paced by nodes that may lack tokens.
         self._unsynchronised_depth = 0
         # Whether such a schedule was left, perhaps in the middle of a firing. Then none of them fires again.
@@ -200,12 +201,14 @@ class SiteScheduler(Scheduler):
             self._messages.saves_at.discard(rounds)
             self._saved_parts_of[rounds] = self._copied_parts(rounds)
 
-    def _copied_parts(self, rounds: int, may_wait: bool = True) -> SavedParts | PartsNotSaved:
+    def _copied_parts(
+        self, rounds: int, may_wait: bool = True
+    ) -> list[SavedPieces | SavedParts | PartsNotSaved]:
         try:
             parts = save_parts(self.instances, rounds, self._messages.stored_pieces, may_wait)
-            return SavedParts(rounds, encode_parts(parts))
+            return [*saved_messages(rounds, parts)]
         except NodeError as error:
-            return PartsNotSaved(rounds, str(error))
+            return [PartsNotSaved(rounds, str(error))]
 
     def _save_parts_at_end(self, rounds: int) -> None:
         """Save the parts of a snapshot of the cut, if this site had gone through these rounds before it was asked.
@@ -221,7 +224,8 @@ class SiteScheduler(Scheduler):
         """Send the parts of snapshots up to these rounds: no cut falls before them, and their effects are committed."""
         for saved_at in [n for n in self._saved_parts_of if n <= rounds]:
             self._reporter.report(self)  # records come before the parts that follow them
-            self._reporter.send(self._saved_parts_of.pop(saved_at))
+            for message in self._saved_parts_of.pop(saved_at):
+                self._reporter.send(message)
 
     def _wait_for_tokens(self) -> None:
         """Wait until an instance of this free site can fire."""
