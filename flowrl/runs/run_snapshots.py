@@ -100,7 +100,7 @@ class RunSnapshots:
         tried; and they are removed if the run ends well.
         """
         self.schedule = schedule
-        self._are_precautions = are_precautions
+        self._are_precautions, self._has_given_up = are_precautions, False
         self.newest: WrittenSnapshot | None = None  # or the one from which the run continues
         self.stored_rounds: int | None = None
         self.problems: list[str] = []
@@ -122,10 +122,16 @@ class RunSnapshots:
         self._waiting.put(snapshot)
 
     def fail(self, problem: str) -> None:
+        if not self._are_precautions:
+            self._add_problem(problem)
+        elif not self._has_given_up:  # several sites may say so, and about several snapshots
+            self._has_given_up = True
+            self.schedule.end_regular()
+            self._add_problem(problem)
+
+    def _add_problem(self, problem: str) -> None:
         self.problems.append(f"no snapshot was saved: {problem}")
         self._warn(self.problems[-1])
-        if self._are_precautions:
-            self.schedule.end_regular()
 
     def remove_precautions(self) -> None:
         """Remove the snapshots of a run that has ended well, unless somebody has asked for one."""
@@ -140,7 +146,7 @@ class RunSnapshots:
         self._waiting.put(None)
         self._thread.join(END_S)
         if self._thread.is_alive():
-            self.fail(f"{self._folder}: the disk did not take it within {END_S:g} s")
+            self._add_problem(f"{self._folder}: the disk did not take it within {END_S:g} s")
             return False
         self._thread = None
         self.stored_rounds = None  # what a later executor saves has nothing to do with it
@@ -153,9 +159,9 @@ class RunSnapshots:
                 self.newest = WrittenSnapshot(snapshot.rounds, digest)
                 self.stored_rounds = snapshot.rounds
             except OSError as error:
-                self.fail(
+                self._add_problem(
                     f"{self._folder}: cannot be written: {error.strerror or error}; the run goes on"
                 )
             except Exception as error:  # the run must not end because of it
-                self.fail(f"{type(error).__name__}: {error}")
+                self._add_problem(f"{type(error).__name__}: {error}")
             self.schedule.is_busy = not self._waiting.empty()

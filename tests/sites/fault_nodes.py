@@ -59,28 +59,29 @@ class FaultyNode(Node):
 
 
 class DyingNode(Node):
-    """Ends its process in a firing, until it has done so often enough."""
+    """Ends its process, until it has done so often enough. It fires slowly as long as it will."""
 
     data = In("samples")
 
     class Config(Config):
-        firing: int = param(2, "the firing in which it ends its process", ge=0)
+        firing: int = param(2, "the first firing in which it may end its process", ge=0)
         times: int = param(1, "how often", ge=0)
         folder: str = param("", "an existing folder, in which it counts how often it has done so")
-        run: str = param("", "the folder of a run, of which there must be a snapshot before")
+        run: str = param("", "the folder of a run, of which there must be a snapshot")
 
     def setup(self) -> None:
         self.fired = 0
 
     def fire(self, data: Batch) -> None:
         self.fired += 1
-        if self.fired - 1 == self.config.firing:
-            done = len(os.listdir(self.config.folder))
-            if done < self.config.times:
-                Path(self.config.folder, str(done)).touch()
-                while self.config.run and not snapshot_folders(Path(self.config.run)):
-                    time.sleep(0.01)
-                os.kill(os.getpid(), signal.SIGKILL)
+        done = len(os.listdir(self.config.folder))
+        if done == self.config.times:
+            return
+        time.sleep(0.005)
+        is_there = not self.config.run or snapshot_folders(Path(self.config.run))
+        if self.fired > self.config.firing and is_there:
+            Path(self.config.folder, str(done)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class SleepingNode(Node):

@@ -25,16 +25,16 @@ from tests.sites.run_comparison import read_results
 from tests.toys.toy_runs import toy_graph
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
-ROUNDS = 30
+ROUNDS = 1000  # more than there can be before the snapshot that the dying node waits for
 KILLED = "site 'process:x' has ended: its process was killed by SIGKILL"
 
 
 def dying_graph(
     folder: Path, firing: int = 17, times: int = 1, every: int = 5, waits: bool = True
 ) -> dict[str, Any]:
-    """Return a graph with a node that ends its process so often in this firing.
+    """Return a graph with a node that ends its process so often, from this firing on.
 
-    If it `waits`, the run in `folder/r` has a snapshot by then.
+    If it `waits`, it does so when the run in `folder/r` has a snapshot.
     """
     counted = folder / "counted"
     counted.mkdir(parents=True)
@@ -100,18 +100,21 @@ def test_a_run_that_loses_a_process_ends_as_one_that_does_not(
     assert results(tmp_path / "r") == results(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_lost_again_and_again_after_the_same_snapshot_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flowrl.runs.recovery.WAITS_S", (0.0,))
-    graph = dying_graph(tmp_path, times=10)
+    graph = dying_graph(tmp_path, times=10, every=400)  # it ends before there is a second one
     run = start(graph, tmp_path / "r", "x=process")
     with pytest.raises(SiteLost, match=KILLED):
         run.run()
     summary = json.loads((tmp_path / "r/summary.json").read_text())
     assert (summary["status"], summary["why"], summary["recoveries"]) == ("failed", KILLED, 1)
     assert summary["resume"] == f"flowrl resume {tmp_path / 'r'}"
-    again = flowrl.resume(tmp_path / "r", quiet=True)  # in one thread there is no process to lose
+    for number in range(10):
+        (tmp_path / "counted" / str(number)).touch()  # now it has died often enough
+    again = flowrl.resume(tmp_path / "r", quiet=True)
     assert again.status == "finished"
 
 
