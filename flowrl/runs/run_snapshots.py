@@ -122,7 +122,7 @@ class RunSnapshots:
         self._waiting.put(snapshot)
 
     def fail(self, problem: str) -> None:
-        if not self._are_precautions:
+        if not self._are_precautions or self.schedule.was_requested:
             self._add_problem(problem)
         elif not self._has_given_up:  # several sites may say so, and about several snapshots
             self._has_given_up = True

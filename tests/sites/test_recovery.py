@@ -19,8 +19,10 @@ from flowrl.graph.model import Limits
 from flowrl.runs.display import Watcher
 from flowrl.runs.recovery import WAITS_S, Recovery
 from flowrl.runs.run import Run
+from flowrl.runs.run_snapshots import RunSnapshots
 from flowrl.runs.token_file import TOKEN_FILE
 from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.sites.run_comparison import read_results
 from tests.toys.toy_runs import toy_graph
 
@@ -177,6 +179,19 @@ def test_a_precaution_that_cannot_be_taken_is_told_once(
     result = start(graph, tmp_path / "r", placement, limits=Limits(rounds=200)).run()
     [warning] = result.warnings
     assert warning.startswith("no snapshot was saved: node 'k'")
+
+
+def test_a_snapshot_that_was_asked_for_and_cannot_be_saved_is_always_told(tmp_path: Path) -> None:
+    warned: list[str] = []
+    snapshots = RunSnapshots(
+        tmp_path, SnapshotSchedule(every_s=1.0), 1, {}, dict, warned.append, are_precautions=True
+    )
+    for problem in ("first", "again"):
+        snapshots.fail(problem)
+    assert warned == ["no snapshot was saved: first"]
+    snapshots.schedule.request()
+    snapshots.fail("asked for")
+    assert warned[1:] == ["no snapshot was saved: asked for"]
 
 
 def test_a_graph_can_do_without_precautions(
