@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+import flowrl
 from flowrl.channels import ChannelLimits
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
 from tests.quick_selection import slow_except
+from tests.runs.test_resume import StopsAt
 from tests.sites.run_comparison import compare_placements, run_graph
 from tests.sites.site_nodes import ProgressLearner
 from tests.toys.toy_runs import toy_graph
@@ -140,6 +142,33 @@ def test_a_limit_of_train_iterations_cuts_at_the_same_position(
 ) -> None:
     facts = compare_placements(GRAPHS[name], tmp_path, "threads", train_iters=train_iters)
     assert facts["train_iters"] == train_iters
+
+
+def test_a_cut_at_the_end_of_a_warm_up_has_the_weights_of_its_last_firing(tmp_path: Path) -> None:
+    """In the rounds that follow, the learner has another place in the order, as `b` fires before it."""
+    graph = toy_graph(
+        {"a": "Source", "b": "Source", "l": "Learner", "d": "Drain"},
+        ["a -> l", "b -> d"],
+        warmup=[{"edges": ["a -> l"], "rounds": 5}],
+    )
+    compare_placements(graph, tmp_path, "threads", train_iters=5)
+
+
+def test_a_cut_after_the_last_firing_of_a_learner_has_its_weights(tmp_path: Path) -> None:
+    """In the second phase of the warm-up, in which the run is stopped, the learner does not fire."""
+    graph = toy_graph(
+        {"a": "Source", "l": "Learner", "d": "Drain"},
+        ["a -> l, d"],
+        warmup=[{"edges": ["a -> l"], "rounds": 5}, {"edges": ["a -> d"], "rounds": 10**6}],
+    )
+    digests = set()
+    for placement in ("serial", "threads"):
+        watcher = StopsAt(env_steps=100)
+        out = tmp_path / placement
+        result = flowrl.load(graph).run(placement=placement, out=out, quiet=True, watcher=watcher)
+        assert (result.status, result.train_iters) == ("interrupted", 5)
+        digests.add(result.digest)
+    assert len(digests) == 1
 
 
 @pytest.mark.parametrize("name", LEARNING)

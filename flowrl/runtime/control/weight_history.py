@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.checks.firing_counts import schedule_of_round
 from flowrl.checks.serial_program import SerialProgram
 from flowrl.checks.site_kinds import is_paced_by_one_learner
 from flowrl.core.state import State
@@ -32,6 +33,7 @@ class WeightHistory:
         self.learner = learner
         self._instances = instances
         program, name = checked.program, learner.spec.name
+        self._program = program
         self.fires_in_rounds = name in program.round.order
         self._paces = [p.every for p in program.paced if p.source.node == name]
         # The length of its positions' prefix: the round, and four numbers for each level of pacing.
@@ -84,9 +86,14 @@ class WeightHistory:
 
         Where a round may pass without a firing of the learner, states are kept in each round.
         """
-        learner = self.learner
+        learner, order_index = self.learner, self.learner.order_index
         prefix = self._instances.site.position_prefix[: self._prefix_length]
-        return (*prefix, learner.order_index, learner.ctx.replica, learner.fired - 1)
+        if (
+            self.fires_in_rounds
+        ):  # a new phase of the warm-up, with another order, may have begun since
+            order = schedule_of_round(self._program, prefix[0]).order
+            order_index = order.index(learner.spec.name)
+        return (*prefix, order_index, learner.ctx.replica, learner.fired - 1)
 
     def settle(self, rounds: int, paced_rounds: int) -> None:
         """Forget states that no cut can recall.
