@@ -102,8 +102,8 @@ def test_a_group_has_the_gradients_of_one_learner(name: str) -> None:
 @each_algorithm
 def test_after_fifty_iterations_a_group_has_the_weights_of_one_learner(name: str) -> None:
     policy = grouped(name)
-    # TRPO's solver multiplies rounding by the condition of the Fisher matrix, and FQF's cosine features multiply that of
-    # a proposed fraction by up to 64 pi.
+    # TRPO's solver multiplies rounding by the condition of the Fisher matrix, and FQF's cosine features multiply that
+    # of a proposed fraction by up to 64 pi.
     tolerance = 1e-4 if name in ("trpo", "fqf") else 1e-5
     one, two = policy.learn_mode(5), group_of_two(policy)
     for seed in range(50):
