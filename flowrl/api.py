@@ -102,8 +102,8 @@ class FlowGraph:
         Progress is shown as on the command line: live on a terminal, and elsewhere (in notebooks, pipes and files) by a
         line every few seconds. `quiet` shows nothing. A `watcher` is notified of what happens, too. `time` counts from
         the first firing, when all nodes are made.
-        `rendezvous` says where hosts join, if the placement names some. A run whose graph asks for snapshots goes on
-        from the newest one when it loses a process or a host, unless `recover` is false.
+        `rendezvous` says where hosts join, if the placement names some. A run goes on from its newest snapshot when it
+        loses a process or a host, unless `recover` is false.
         """
         begun_s = perf_counter()
         if not (watcher is None or isinstance(watcher, Watcher)):

@@ -16,9 +16,8 @@ import numpy as np
 from flowrl.core.batch import Array
 
 PIECE_BYTES = 1 << 22  # in which the bytes of arrays are copied, hashed and written to files
-LARGE_BYTES = (
-    1 << 20
-)  # arrays from this size on are files of their own, and may have pieces missing
+# Arrays from this size on are files of their own, and may have pieces missing.
+LARGE_BYTES = 1 << 20
 
 
 def pieces_of(array: Array) -> Iterator[memoryview]:

@@ -102,7 +102,7 @@ class Run:
 
         `continued` is the run that continues in its folder, or the parent's snapshot with which a fork begins. With
         `saves_at_end`, a snapshot is saved at the end, as in a graph that says how often they are saved. A run that
-        `recovers`, and whose graph asks for snapshots, goes on from the newest one when it loses a site.
+        `recovers` goes on from its newest snapshot when it loses a site.
         """
         self.begun_s = time.perf_counter() if begun_s is None else begun_s
         self.placement = placement
@@ -357,6 +357,11 @@ class Run:
         return None if parent is None else asdict(parent)
 
     @property
+    def is_resumed(self) -> bool:
+        """Whether the run continues in its folder."""
+        return self.continued is not None and not self.is_fork
+
+    @property
     def is_fork(self) -> bool:
         """Whether the run begins from a snapshot of another one, in a folder of its own."""
         return self.continued is not None and self.continued.folder is None
@@ -488,8 +493,7 @@ class Run:
     @property
     def _continues(self) -> bool:
         """Whether an earlier part of the run, in the same folder, may have made files that nodes find."""
-        is_resumed = self.continued is not None and not self.is_fork
-        return is_resumed or self._first_began_s is not None
+        return self.is_resumed or self._first_began_s is not None
 
     def _limits_left(self) -> Limits:
         """The limits of the run. `time_s` counts what recoveries took, and what they took back."""
@@ -527,7 +531,7 @@ class Run:
         folder.append_timings(self.wall_s, self.timings, now=True)
         if self.snapshots is not None:
             self.snapshots.end()
-            if cut.reason != "interrupt" and self.continued is None and not self._saves_at_end:
+            if cut.reason != "interrupt" and not (self.is_resumed or self._saves_at_end):
                 self.snapshots.remove_precautions()
         self._close_nodes()  # before the summary, which names the nodes that failed to close
         if self.hosts is not None:

@@ -63,9 +63,8 @@ class PartHashes:
     arrays: Mapping[str, Sequence[str]]
 
 
-FindHash = Callable[
-    [int, str, int], str
-]  # of a base, the name of an array, and the index of a piece
+# Takes a base, the name of an array, and the index of a piece.
+FindHash = Callable[[int, str, int], str]
 
 
 def hash_part(saved: SavedState, find_hash: FindHash | None = None) -> PartHashes:

@@ -56,9 +56,8 @@ class SnapshotSchedule:
         self.known = frozenset(known)
         self._next_s = float("inf") if every_s is None else time.monotonic() + every_s
         self._is_requested = self.was_requested = False
-        self.is_busy = (
-            False  # whether a snapshot is being written; then only known and requested ones are due
-        )
+        # Whether a snapshot is being written; then only known and requested ones are due.
+        self.is_busy = False
 
     def request(self) -> None:
         """Ask for a snapshot after the next possible round."""

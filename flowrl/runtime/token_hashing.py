@@ -34,9 +34,8 @@ class TokenHash(NamedTuple):
     pair: int  # the number of the replica pair
     version: int  # of a state; -1: a token of a stream
     digest: bytes
-    content: bytes = (
-        b""  # the token itself, if it is recorded; empty for a version that was recorded before
-    )
+    # The token itself, if it is recorded; empty for a version that was recorded before.
+    content: bytes = b""
 
 
 TokenHashSink = Callable[[TokenHash], None]

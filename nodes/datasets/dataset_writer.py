@@ -16,9 +16,8 @@ from flowrl.core.ports import In
 from flowrl.nodes.datasets.formats import format_of
 from flowrl.nodes.datasets.metadata import metadata_of
 
-WRITTEN_SHARE = (
-    0.1  # of the rows of a dataset: it is written again when so many of its rows are new
-)
+# A dataset is written again when this share of its rows is new.
+WRITTEN_SHARE = 0.1
 
 
 class DatasetWriter(Node):

@@ -23,6 +23,7 @@ from flowrl.runs.run_snapshots import RunSnapshots
 from flowrl.runs.token_file import TOKEN_FILE
 from flowrl.runtime.sites.launched_sites import SiteLost
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
+from tests.runs.test_resume import StopsAt
 from tests.sites.run_comparison import read_results
 from tests.toys.toy_runs import toy_graph
 
@@ -146,6 +147,18 @@ def test_snapshots_are_saved_as_a_precaution_and_removed_at_a_good_end(
     assert not (tmp_path / "r/snapshots").exists()
     whole = start(dying_graph(tmp_path / "w", every=0, times=0), tmp_path / "whole", "serial").run()
     assert result.digest == whole.digest
+
+
+def test_precautions_of_a_fork_are_removed_at_its_good_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = flowrl.load(toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"]))
+    graph.run(out=tmp_path / "r", quiet=True, watcher=StopsAt(env_steps=100))
+    monkeypatch.setattr("flowrl.runs.run.PRECAUTION_EVERY_S", 0.001)
+    result = flowrl.fork(tmp_path / "r", train_iters=500, out=tmp_path / "f", quiet=True)
+    assert (result.status, result.resume) == ("finished", "")
+    assert not (tmp_path / "f/snapshots").exists()
+    assert (tmp_path / "r/snapshots").exists()
 
 
 def test_precautions_of_a_run_that_fails_are_kept(

@@ -10,6 +10,7 @@ import pytest
 
 import flowrl
 from flowrl.channels import ChannelLimits
+from flowrl.core.node import Node
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
 from tests.quick_selection import slow_except
 from tests.runs.test_resume import StopsAt
@@ -154,8 +155,14 @@ def test_a_cut_at_the_end_of_a_warm_up_has_the_weights_of_its_last_firing(tmp_pa
     compare_placements(graph, tmp_path, "threads", train_iters=5)
 
 
-def test_a_cut_after_the_last_firing_of_a_learner_has_its_weights(tmp_path: Path) -> None:
-    """In the second phase of the warm-up, in which the run is stopped, the learner does not fire."""
+def test_a_cut_after_the_last_firing_of_a_learner_has_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the second phase of the warm-up, in which the run is stopped, the learner does not fire.
+
+    No node may give a verdict, so the versions of earlier rounds are not kept.
+    """
+    monkeypatch.setattr(Node, "may_end_run", False)
     graph = toy_graph(
         {"a": "Source", "l": "Learner", "d": "Drain"},
         ["a -> l, d"],

@@ -55,9 +55,8 @@ class CoordinatorMessages:
         self.cut: Position | None = None  # the earliest known one
         self.is_held = False  # whether no round may begin until a cut is known
         self.is_halted = False
-        self.saves_at: set[int] = (
-            set()
-        )  # the completed rounds after which parts of snapshots are to be saved
+        # The completed rounds after which parts of snapshots are to be saved.
+        self.saves_at: set[int] = set()
         self.stored_pieces = StoredPieces()
         self.parts_to_load: LoadParts | None = None
         self.results_requested = False

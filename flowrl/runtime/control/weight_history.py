@@ -88,11 +88,9 @@ class WeightHistory:
         """
         learner, order_index = self.learner, self.learner.order_index
         prefix = self._instances.site.position_prefix[: self._prefix_length]
-        if (
-            self.fires_in_rounds
-        ):  # a new phase of the warm-up, with another order, may have begun since
-            order = schedule_of_round(self._program, prefix[0]).order
-            order_index = order.index(learner.spec.name)
+        if self.fires_in_rounds:  # a new phase, with another order, may have begun since
+            order, name = schedule_of_round(self._program, prefix[0]).order, learner.spec.name
+            order_index = order.index(name) if name in order else -1  # -1: in an earlier round
         return (*prefix, order_index, learner.ctx.replica, learner.fired - 1)
 
     def settle(self, rounds: int, paced_rounds: int) -> None:
