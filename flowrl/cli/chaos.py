@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from flowrl.cli import arguments as shared
-from flowrl.cli.run import add_hosts, add_limits, limits_of, rendezvous_of
+from flowrl.cli.run_arguments import add_hosts, add_limits, limits_of, rendezvous_of
 from flowrl.cli.streams import stdout_to_stderr
 from flowrl.core.errors import UsageError
 from flowrl.runs.display import Watcher, watcher_for

@@ -28,9 +28,9 @@ INTERRUPTED = 130  # the exit status
 
 VERBS = {  # verb: module, function, description
     "run": ("run", "run", "run a graph"),
-    "resume": ("run", "resume", "continue a run from its newest snapshot"),
+    "resume": ("resume", "resume", "continue a run from its newest snapshot"),
     "fork": (
-        "run",
+        "fork",
         "fork",
         "begin a new run from a snapshot of another one, with changed settings",
     ),
@@ -72,7 +72,7 @@ VERBS = {  # verb: module, function, description
     ),
     "stop": ("live_runs", "stop", "end a run at its next cut, as Ctrl-C does"),
     "logs": ("live_runs", "logs", "the log lines of a run's nodes, also after it has ended"),
-    "record": ("run", "record", "run a graph, or repeat a run, and tape what passes some edges"),
+    "record": ("record", "record", "run a graph, or repeat a run, and tape what passes some edges"),
     "replay": (
         "ended_runs",
         "replay",
