@@ -204,7 +204,7 @@ class FaultWatcher(Watcher):
         if fault.kind == "disconnect":
             _disturb(run, HostSilence(fault.target, fault.for_s))
             return
-        site = dict(_sites(run.checked, run.layout))[fault.target]
+        site = dict(_sites(run.checked, run.sites.layout))[fault.target]
         if fault.kind == "kill":
             _disturb(run, SiteSignal(site, signal.SIGKILL))
             return
@@ -217,7 +217,7 @@ class FaultWatcher(Watcher):
 
 def _is_running(run: Run) -> bool:
     executor = run.executor
-    return executor is not None and executor.began_s is not None and not run.is_recovering
+    return executor is not None and executor.began_s is not None and not run.recovery.is_under_way
 
 
 def _disturb(run: Run, disturbance: Disturbance) -> None:

@@ -1,4 +1,4 @@
-"""Writes the snapshots of a run in a thread of its own. What goes wrong is told, and does not end the run."""
+"""Saves the snapshots of a run, and writes them in a thread of its own. Problems are shown, and do not end the run."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens_anywhere
+from flowrl.graph.expand import expand
 from flowrl.graph.model import Limits
+from flowrl.machine.environment import library_versions
+from flowrl.runs.folder import RunFolder
 from flowrl.runs.snapshot_files import FOLDER, SnapshotWriter
 from flowrl.runtime.control.cuts import CutPlanner, completed_at
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSchedule
 
+if TYPE_CHECKING:
+    from flowrl.runs.run import Run
+
+PRECAUTION_EVERY_S = 300.0  # between the snapshots of a run whose graph does not say how often
 END_S = 60.0  # in which the last snapshots should be written
 
 
@@ -79,6 +86,35 @@ def unsavable_reason(checked: CheckedGraph, is_single_site: bool) -> str:
         else f"'{lacking[0]}' may lack tokens"
     )
     return f"{what}, and on several sites there is no moment at which all sites have the same round"
+
+
+def make_snapshots(run: Run, folder: RunFolder, saves_at_end: bool) -> RunSnapshots:
+    """Make what saves the snapshots of a run that can save some."""
+    settings = run.graph.snapshots
+    are_precautions = not (settings.is_regular or settings.is_off)
+    every_s = PRECAUTION_EVERY_S if are_precautions else settings.every_s
+    saves_at_end = settings.is_regular or saves_at_end
+    known = known_snapshot_rounds(run.checked, run.limits) if saves_at_end else ()
+    snapshots = RunSnapshots(
+        folder.absolute_path,
+        SnapshotSchedule(every_s, settings.every_rounds, known),
+        1 if are_precautions else settings.keep,
+        {
+            "graph": run.graph.name,
+            "seed": run.seed,
+            "limits": asdict(run.limits),
+            "resolved": expand(run.graph),
+            "parent": run.parent,
+            "libraries": library_versions(),
+        },
+        run.mark,
+        run.show,
+        are_precautions,
+    )
+    if run.continued is not None and not run.is_fork:
+        newest = run.continued
+        snapshots.newest = WrittenSnapshot(newest.snapshot.rounds, newest.state_digest)
+    return snapshots
 
 
 class RunSnapshots:

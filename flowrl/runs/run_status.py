@@ -29,10 +29,10 @@ def status_of(run: Run) -> RunStatus:
     """The status of a run just now; may be called from any thread."""
     if run.executor is None:
         activity = Activity("starting", instance=run.making)
-        statuses = [SiteStatus(site, activity) for site in run.layout.kinds]
+        statuses = [SiteStatus(site, activity) for site in run.sites.layout.kinds]
     else:
         statuses = run.executor.site_statuses()
-    kinds, counts = run.layout.kinds, run.counts
+    kinds, counts = run.sites.layout.kinds, run.counts
     return RunStatus(
         graph=run.graph.name,
         placement=run.placement,
@@ -51,14 +51,14 @@ def status_of(run: Run) -> RunStatus:
             replace(status, kind=kinds.get(status.site, "thread"), edge_ends=())
             for status in statuses
         ),
-        edges=tuple(_edges(run.graph, run.layout, statuses)),
+        edges=tuple(_edges(run.graph, run.sites.layout, statuses)),
     )
 
 
 def _phase(run: Run) -> str:
     if run.ended is not None:
         return run.ended.status
-    if run.is_recovering:
+    if run.recovery.is_under_way:
         return "recovering"
     if run.executor is None or run.executor.began_s is None:
         return "starting"

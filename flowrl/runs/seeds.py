@@ -31,10 +31,10 @@ from flowrl.machine.cores import usable_cores
 from flowrl.runs.folder import create_seeds_folder, explain_disk_errors
 from flowrl.runs.plot import plot_runs
 from flowrl.runs.result import RunResult, Status
-from flowrl.runs.run import handling_signals
 from flowrl.runs.seed_display import SeedDisplay
 from flowrl.runs.seed_process import SEED_MESSAGE, SeedNotBegun, SeedProgress
 from flowrl.runs.seed_results import SeedResults
+from flowrl.runs.stop_requests import handling_signals
 from flowrl.runtime.sites.graph_transfer import graph_on_this_machine, require_importable
 
 SEEDS_FILE, PLOT_FILE, OUTPUT_FILE = "seeds.json", "plot.png", "output.txt"

@@ -58,7 +58,7 @@ def summary_of(run: Run, status: Status, why: str, digest: str, repeat: str) -> 
         ),
         warnings=(
             *run.hints,
-            *(run.hosts.warnings() if run.hosts else ()),
+            *(run.sites.hosts.warnings() if run.sites.hosts else ()),
             *(executor.warnings() if executor else ()),
             *(run.snapshots.problems if run.snapshots else ()),
         ),
@@ -97,7 +97,7 @@ def _threads_of(run: Run, node: NodeStats) -> int:
 
 def _idle_cores(run: Run) -> int:
     """Return how many cores of this machine nothing of the run used; 0 if it is unknown, because there are hosts."""
-    if run.hosts is not None or not run.firing_s:
+    if run.sites.hosts is not None or not run.firing_s:
         return 0
     used_s = sum(node.busy_s * _threads_of(run, node) for node in run.node_stats())
     return int(max(usable_cores() - used_s / run.firing_s + ROUNDING, 0))

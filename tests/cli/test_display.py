@@ -167,7 +167,8 @@ def test_lines_tell_the_progress_while_nothing_else_is_printed(
 ) -> None:
     """Of a run that fires for long without an evaluation, and of one whose nodes are being made."""
     display, told = LineDisplay(every_s=0.001), threading.Event()
-    run: Any = SimpleNamespace(wall_s=7.0, counts=Count(env_steps=1500, train_iters=20), hosts=None)
+    counts = Count(env_steps=1500, train_iters=20)
+    run: Any = SimpleNamespace(wall_s=7.0, counts=counts, sites=SimpleNamespace(hosts=None))
     run.graph, run.seed, run.placement, run.folder = Graph("g"), 0, "serial", None
     run.executor = SimpleNamespace(began_s=1.0)
     print_line = display._print_progress

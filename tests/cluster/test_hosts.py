@@ -63,10 +63,10 @@ def test_a_label_and_a_pattern_name_hosts_too(tmp_path: Path) -> None:
     ) as watcher:
         run = run_of(BASIC, "l=gpu,c=c?u", tmp_path / "r", watcher, train_iters=2)
         run.run()
-    assert dict(run.layout.site_of) == {("c", 0): "b:c", ("l", 0): "a:l"}
+    assert dict(run.sites.layout.site_of) == {("c", 0): "b:c", ("l", 0): "a:l"}
     hosts = json.loads((tmp_path / "r" / "environment.json").read_text())["hosts"]
     assert {name: host["labels"] for name, host in hosts.items()} == {"a": ["gpu"], "b": ["cpu"]}
-    assert hosts["a"]["cpu"] == run.hosts.machine_facts["cpu"]  # type: ignore[union-attr]
+    assert hosts["a"]["cpu"] == run.sites.hosts.machine_facts["cpu"]  # type: ignore[union-attr]
 
 
 def test_a_run_waits_for_as_many_hosts_as_it_requires(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_run_waits_for_as_many_hosts_as_it_requires(tmp_path: Path) -> None:
             train_iters=2,
         )
         run.run()
-    assert sorted(set(run.layout.hosts.values())) == ["a-1", "a-2", "a-3"]
+    assert sorted(set(run.sites.layout.hosts.values())) == ["a-1", "a-2", "a-3"]
 
 
 class OneByOneStarter(HostStarter):

@@ -22,8 +22,9 @@ from flowrl.graph.param_reader import written_params
 from flowrl.graph.yaml_text import parse_yaml
 from flowrl.runs.display import Watcher
 from flowrl.runs.folder import create_run_folder, read_jsonl
+from flowrl.runs.initial_files import params_text
 from flowrl.runs.result import RunResult
-from flowrl.runs.run import Run, params_text
+from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
 from tests.toys.toy_nodes import FailingNode
 from tests.toys.toy_runs import toy_graph

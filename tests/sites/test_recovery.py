@@ -17,7 +17,7 @@ from flowrl.core.ports import In
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.display import Watcher
-from flowrl.runs.recovery import WAITS_S, Recovery
+from flowrl.runs.recovery import WAITS_S, BackOff
 from flowrl.runs.run import Run
 from flowrl.runs.run_snapshots import RunSnapshots
 from flowrl.runs.token_file import TOKEN_FILE
@@ -141,7 +141,7 @@ def test_before_its_first_snapshot_a_run_fails_and_says_what_would_have_helped(
 def test_snapshots_are_saved_as_a_precaution_and_removed_at_a_good_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowrl.runs.run.PRECAUTION_EVERY_S", 0.001)
+    monkeypatch.setattr("flowrl.runs.run_snapshots.PRECAUTION_EVERY_S", 0.001)
     result = start(dying_graph(tmp_path, every=0), tmp_path / "r", "x=process").run()
     assert (result.status, result.recoveries, result.resume) == ("finished", 1, "")
     assert not (tmp_path / "r/snapshots").exists()
@@ -154,7 +154,7 @@ def test_precautions_of_a_fork_are_removed_at_its_good_end(
 ) -> None:
     graph = flowrl.load(toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"]))
     graph.run(out=tmp_path / "r", quiet=True, watcher=StopsAt(env_steps=100))
-    monkeypatch.setattr("flowrl.runs.run.PRECAUTION_EVERY_S", 0.001)
+    monkeypatch.setattr("flowrl.runs.run_snapshots.PRECAUTION_EVERY_S", 0.001)
     result = flowrl.fork(tmp_path / "r", train_iters=500, out=tmp_path / "f", quiet=True)
     assert (result.status, result.resume) == ("finished", "")
     assert not (tmp_path / "f/snapshots").exists()
@@ -164,7 +164,7 @@ def test_precautions_of_a_fork_are_removed_at_its_good_end(
 def test_precautions_of_a_run_that_fails_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowrl.runs.run.PRECAUTION_EVERY_S", 0.001)
+    monkeypatch.setattr("flowrl.runs.run_snapshots.PRECAUTION_EVERY_S", 0.001)
     graph = toy_graph({"c": "Source", "f": {"type": "FailingNode", "firing": 90}}, ["c -> f"])
     with pytest.raises(NodeError, match="no more"):
         start(graph, tmp_path / "r", "serial", limits=Limits(rounds=100)).run()
@@ -187,7 +187,7 @@ class Keeps(Node):
 def test_a_precaution_that_cannot_be_taken_is_told_once(
     placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowrl.runs.run.PRECAUTION_EVERY_S", 0.0001)
+    monkeypatch.setattr("flowrl.runs.run_snapshots.PRECAUTION_EVERY_S", 0.0001)
     graph = toy_graph({"c": "Source", "k": f"{__name__}:Keeps"}, ["c -> k"])
     result = start(graph, tmp_path / "r", placement, limits=Limits(rounds=200)).run()
     [warning] = result.warnings
@@ -210,7 +210,7 @@ def test_a_snapshot_that_was_asked_for_and_cannot_be_saved_is_always_told(tmp_pa
 def test_a_graph_can_do_without_precautions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowrl.runs.run.PRECAUTION_EVERY_S", 0.0001)
+    monkeypatch.setattr("flowrl.runs.run_snapshots.PRECAUTION_EVERY_S", 0.0001)
     graph = toy_graph({"c": "Source", "k": f"{__name__}:Keeps"}, ["c -> k"], snapshots=False)
     result = start(graph, tmp_path / "r", "serial", limits=Limits(rounds=50)).run()
     assert result.warnings == ()
@@ -227,8 +227,8 @@ def test_an_error_of_a_node_ends_the_run(tmp_path: Path) -> None:
 
 
 def test_it_waits_longer_each_time_until_there_is_a_newer_snapshot() -> None:
-    recovery = Recovery()
-    assert [recovery.wait_before_next(0) for _ in range(5)] == [*WAITS_S, None]
-    assert recovery.wait_before_next(10) == WAITS_S[0]
-    assert recovery.wait_before_next(10) == WAITS_S[1]
-    assert recovery.wait_before_next(11) == WAITS_S[0]
+    back_off = BackOff()
+    assert [back_off.wait_before_next(0) for _ in range(5)] == [*WAITS_S, None]
+    assert back_off.wait_before_next(10) == WAITS_S[0]
+    assert back_off.wait_before_next(10) == WAITS_S[1]
+    assert back_off.wait_before_next(11) == WAITS_S[0]

@@ -1,0 +1,56 @@
+"""Where the sites of a run are: their layout, and the hosts that have joined the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flowrl.checks.check import CheckedGraph
+from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
+from flowrl.graph.placement import MAIN, host_places, resolve_placement
+from flowrl.graph.site_layout import make_layout
+from flowrl.runtime.sites.graph_transfer import graph_to_send, require_importable
+
+if TYPE_CHECKING:
+    from flowrl.cluster.joined_hosts import JoinedHosts
+
+
+class RunSites:
+    """The sites of one run. A placement that does not fit the graph, or the rendezvous, is an error."""
+
+    def __init__(
+        self, checked: CheckedGraph, placement: str, rendezvous: Rendezvous | None
+    ) -> None:
+        self._checked, self._rendezvous = checked, rendezvous
+        graph = checked.graph
+        self._placed = resolve_placement(graph, placement)
+        # Until hosts have joined, each place that is a host stands for one host.
+        self.layout = make_layout(graph, self._placed)
+        self.hosts: JoinedHosts | None = None
+        self._places = host_places(graph, self._placed)
+        check_rendezvous(self._places, rendezvous)
+        if "process" in self.layout.kinds.values():  # on this machine or on a host
+            require_importable(graph)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether this thread is the only site."""
+        return list(self.layout.kinds) == [MAIN]
+
+    @property
+    def are_on_hosts(self) -> bool:
+        return self._rendezvous is not None
+
+    def listen_for_hosts(self, show: Callable[[str], None]) -> None:
+        """Let hosts join. `show` shows a line to the user."""
+        from flowrl.cluster.joined_hosts import JoinedHosts  # imported late, as it loads ZeroMQ
+
+        assert self._rendezvous is not None
+        self.hosts = JoinedHosts(self._rendezvous, graph_to_send(self._checked), show)
+
+    def place_on_hosts(self, show: Callable[[str], None]) -> None:
+        """Wait for hosts, and decide which site is on which host."""
+        assert self.hosts is not None
+        show(f"waiting for hosts: flowrl host --join {self.hosts.join_address}")
+        hosts = self.hosts.wait(self._places)
+        self.layout = make_layout(self._checked.graph, self._placed, hosts)
