@@ -53,7 +53,7 @@ zoo: $(STAMP)
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
-$(STAMP): setup.cfg pyproject.toml constraints.txt
+$(STAMP): setup.py setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 	  || { echo "flowrl needs Python 3.10 or newer; 'make PYTHON=python3.11' names another one"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) \

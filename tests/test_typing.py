@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -57,28 +61,67 @@ flowrl.laod("x")  # wrong: Module has no attribute "laod"
 """
 
 
+WRONG = {
+    number: line.partition("# wrong: ")[2]
+    for number, line in enumerate(PROGRAM.splitlines(), 1)
+    if "# wrong: " in line
+}
+
+
+def check_program(folder: Path, *arguments: str, mypy_path: str = "") -> None:
+    """Let mypy check the program, and compare what it reports."""
+    (folder / "program.py").write_text(PROGRAM)
+    (folder / "mypy.ini").write_text(
+        f"[mypy]\nstrict = true\nplugins = flowrl.mypy_plugin\nmypy_path = {mypy_path}\n"
+        "[mypy-flowrl.*]\nfollow_imports = silent\n"
+    )
+    command = [sys.executable, "-m", "mypy", *arguments, "program.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    reported: dict[int, str] = {}
+    for line in done.stdout.splitlines():
+        if found := re.match(r"program\.py:(\d+): error: (.*)", line):
+            reported[int(found[1])] = reported.get(int(found[1]), "") + found[2]
+    assert reported.keys() == WRONG.keys(), done.stdout + done.stderr
+    for number, expected in WRONG.items():
+        assert expected in reported[number]
+
+
 @pytest.mark.slow
 def test_mypy_sees_the_keywords_of_nodes_and_parts(tmp_path: Path) -> None:
     packages = tmp_path / "site" / "flowrl"  # links in the places where a wheel puts its packages
     packages.mkdir(parents=True)
     for path in (*(ROOT / "flowrl").iterdir(), ROOT / "nodes", ROOT / "graphs"):
         (packages / path.name).symlink_to(path)
-    (tmp_path / "program.py").write_text(PROGRAM)
-    (tmp_path / "mypy.ini").write_text(
-        "[mypy]\nstrict = true\nplugins = flowrl.mypy_plugin\nmypy_path = site\n"
-        "[mypy-flowrl.*]\nfollow_imports = silent\n"
+    check_program(tmp_path, mypy_path="site")
+
+
+@pytest.mark.slow
+def test_mypy_sees_an_editable_install(tmp_path: Path) -> None:
+    checkout, env = tmp_path / "checkout", tmp_path / "env"
+    checkout.mkdir()
+    for name in ("flowrl", "nodes", "graphs", "docs", "README.md", "LICENSE"):
+        (checkout / name).symlink_to(ROOT / name)
+    for name in ("setup.py", "setup.cfg", "pyproject.toml"):
+        shutil.copy(ROOT / name, checkout)
+    build = "import setuptools.build_meta as b; b.build_editable('dist')"
+    done = subprocess.run(
+        [sys.executable, "-c", build], cwd=checkout, capture_output=True, text=True, timeout=100
     )
-    command = [sys.executable, "-m", "mypy", "program.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    reported: dict[int, str] = {}
-    for line in done.stdout.splitlines():
-        if found := re.match(r"program\.py:(\d+): error: (.*)", line):
-            reported[int(found[1])] = reported.get(int(found[1]), "") + found[2]
-    wrong = {
-        number: line.partition("# wrong: ")[2]
-        for number, line in enumerate(PROGRAM.splitlines(), 1)
-        if "# wrong: " in line
-    }
-    assert reported.keys() == wrong.keys(), done.stdout + done.stderr
-    for number, expected in wrong.items():
-        assert expected in reported[number]
+    assert done.returncode == 0, done.stderr
+
+    venv.create(env)
+    python = env / "bin" / "python"
+    (site,) = env.glob("lib/python3*/site-packages")
+    with zipfile.ZipFile(next((checkout / "dist").glob("*.whl"))) as wheel:
+        wheel.extractall(site)
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    imported = subprocess.run(
+        [python, "-c", "import flowrl.nodes; print(flowrl.__file__, flowrl.nodes.__file__)"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    files = [Path(path).relative_to(ROOT) for path in imported.stdout.split()]
+    assert files == [Path("flowrl/__init__.py"), Path("nodes/__init__.py")]
+    check_program(tmp_path, "--python-executable", str(python))
