@@ -13,9 +13,18 @@ from collections import deque
 from itertools import islice
 from typing import Any
 
+from flowrl.channels.codec import IncomingPayload
 from flowrl.channels.errors import ChannelBroken, ChannelClosed, RefusedMessage, WouldBlock
-from flowrl.channels.messages import CREDIT, CREDIT_REQUEST, END, RECEIVER_CLOSED, RESEND
+from flowrl.channels.messages import (
+    CREDIT,
+    CREDIT_REQUEST,
+    END,
+    RECEIVER_CLOSED,
+    RESEND,
+    CompressedPayload,
+)
 from flowrl.channels.transport import ChannelLimits, ChannelStatistics, Connection, PackedFrame
+from flowrl.channels.wire_format import AS_IT_IS, WireFormat
 from flowrl.core.state import EMPTY_CLOCK, Clock
 
 Token = tuple[Any, Clock]
@@ -25,7 +34,13 @@ class Sender:
     """The end of a channel that sends tokens."""
 
     def __init__(
-        self, name: str, peer: str, epoch: int, limits: ChannelLimits, connection: Connection[Any]
+        self,
+        name: str,
+        peer: str,
+        epoch: int,
+        limits: ChannelLimits,
+        connection: Connection[Any],
+        wire: WireFormat = AS_IT_IS,
     ) -> None:
         self.name, self.peer, self.epoch, self.limits = name, peer, epoch, limits
         self.waited_s = 0.0
@@ -37,7 +52,8 @@ class Sender:
         self._next = 0  # the next token's sequence number
         self._taken = 0  # tokens that credit has acknowledged
         self._clock: Clock | None = None
-        self._bytes = self._resent = 0
+        self._bytes = self._resent = self._wire_bytes = 0
+        self._wire = wire
 
     def is_ready(self) -> bool:
         """Return whether `send` will not block: there is room, or it will raise why there never will be."""
@@ -59,10 +75,12 @@ class Sender:
         same = clock is self._clock
         connection = self._connection
         packed = connection.pack_token(
-            self.name, self.epoch, self._next, None if same else clock, value
+            self.name, self.epoch, self._next, None if same else clock, value, self._wire
         )
         self._clock = clock
         self._keep(packed)
+        if self._wire is not AS_IT_IS:
+            self._wire_bytes += packed.wire_bytes
         connection.send(packed)
 
     def close(self, reason: str = "") -> None:
@@ -125,6 +143,7 @@ class Sender:
             peer=self.peer,
             tokens=self._next - isinstance(self.send_error, ChannelClosed),
             bytes=self._bytes,
+            wire_bytes=None if self._wire is AS_IT_IS else self._wire_bytes,
             queued=len(self._kept),
             queued_bytes=self._kept_bytes,
             waited_s=self.waited_s,
@@ -137,13 +156,19 @@ class Receiver:
     """The end of a channel that takes tokens."""
 
     def __init__(
-        self, name: str, peer: str, epoch: int, limits: ChannelLimits, connection: Connection[Any]
+        self,
+        name: str,
+        peer: str,
+        epoch: int,
+        limits: ChannelLimits,
+        connection: Connection[Any],
+        wire: WireFormat = AS_IT_IS,
     ) -> None:
         self.name, self.peer, self.epoch, self.limits = name, peer, epoch, limits
         self.waited_s = 0.0
         self.closed = False  # on this site
         self._close_reason = ""
-        self._connection = connection
+        self._connection, self._wire = connection, wire
         self._queue: deque[tuple[Token, int]] = deque()
         self._queued_bytes = 0
         self._end_reason: str | None = None  # None: the sender has not closed the channel
@@ -239,6 +264,17 @@ class Receiver:
             self.probe()
         return False
 
+    def decompress(self, payload: CompressedPayload) -> IncomingPayload:
+        """Decompress the payload of the next token, as far as the channel's limits leave memory for it.
+
+        What a sender keeps is not beyond the limit before it sends another token.
+        """
+        if self._wire.compression is None:
+            raise RefusedMessage("compressed")
+        if self._queued_bytes > self.limits.bytes:
+            raise RefusedMessage("over capacity")
+        return payload.decompress(self._wire.compression)
+
     def on_token(self, value: Any, clock: Clock | None, nbytes: int) -> None:
         """Queue the next token."""
         if clock is not None:
@@ -279,6 +315,7 @@ class Receiver:
             peer=self.peer,
             tokens=self._taken - (self._end_reason is not None and not self._queue),
             bytes=self._bytes,
+            wire_bytes=None,
             queued=len(self._queue),
             queued_bytes=self._queued_bytes,
             waited_s=self.waited_s,

@@ -5,9 +5,12 @@ booleans, numbers, strings and bytes stand for themselves. Everything else is a 
 array is represented by its dtype, its shape and its offset in the payload, which holds all arrays in order, each
 aligned. The transport chooses how the payload travels: in the message, as message parts, or in shared memory.
 
+A value that was rounded to half precision can be *narrowed*: its float32 arrays are in the payload as float16, and are
+widened again when they are decoded.
+
 Decoding does not trust the bytes, which may come from anybody: it executes no code, allocates no memory beyond the
-size of the message, and raises no error but `RefusedMessage`. Decoded arrays are read-only views of the received
-memory.
+size of the message (for narrowed arrays, beyond twice that size), and raises no error but `RefusedMessage`. Decoded
+arrays are read-only views of the received memory, except narrowed ones.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 ALIGN = 64  # bytes: a cache line, and more than any vector instruction needs
 MAX_DEPTH = 60  # of nested values; msgpack and Python's stack allow more
 
-LIST, TUPLE, DICT, INT, SCALAR, TEXT, BYTES, ARRAY, BATCH, STATE, CLOCK = range(11)
+LIST, TUPLE, DICT, INT, SCALAR, TEXT, BYTES, ARRAY, BATCH, STATE, CLOCK, NARROWED = range(12)
 
 Tree = Any
 Memory = Any  # bytes, a read-only memoryview, or a read-only array of bytes
@@ -39,15 +42,18 @@ Memory = Any  # bytes, a read-only memoryview, or a read-only array of bytes
 class OutgoingPayload:
     """The arrays of a value that is being encoded, with their offsets."""
 
-    __slots__ = ("arrays", "depth", "nbytes")
+    __slots__ = ("arrays", "depth", "narrowed_bytes", "narrows", "nbytes")
 
-    def __init__(self) -> None:
+    def __init__(self, narrows: bool = False) -> None:
+        """With `narrows`, float32 arrays are narrowed: they must hold numbers of half precision."""
         self.arrays: list[tuple[int, Array]] = []
         self.nbytes = 0
         self.depth = 0  # of the value that is being encoded
+        self.narrows = narrows
+        self.narrowed_bytes = 0  # by which narrowed arrays are smaller
 
     def as_bytes(self) -> bytes:
-        """Return a contiguous copy of all arrays."""
+        """Return a contiguous copy of all arrays, without padding after the last one."""
         if len(self.arrays) == 1:
             return self.arrays[0][1].tobytes()
         pieces = []
@@ -73,9 +79,9 @@ class OutgoingPayload:
 _PADDING = bytes(ALIGN)
 
 
-def encode(value: object) -> tuple[Tree, OutgoingPayload]:
+def encode(value: object, narrows: bool = False) -> tuple[Tree, OutgoingPayload]:
     """Return the tree and the payload of a value; raise `UnsendableValue` for types that cannot be sent."""
-    payload = OutgoingPayload()
+    payload = OutgoingPayload(narrows)
     return _encode_value(value, payload), payload
 
 
@@ -141,6 +147,10 @@ def _encode_scalar(value: np.generic, payload: OutgoingPayload) -> Tree:
 
 
 def _encode_array(value: Array, payload: OutgoingPayload) -> Tree:
+    if payload.narrows and value.dtype == np.float32:
+        narrowed = value.astype(np.float16)
+        payload.narrowed_bytes += narrowed.nbytes
+        return [NARROWED, _encode_array(narrowed, payload)]
     dtype = encode_dtype(value.dtype)
     offset = payload.nbytes
     if value.flags.c_contiguous:
@@ -168,9 +178,11 @@ def _encode_batch(value: Batch, payload: OutgoingPayload) -> Tree:
 
 def _encode_state(value: State, payload: OutgoingPayload) -> Tree:
     arrays = _encode_columns(value.arrays, payload)
+    narrows, payload.narrows = payload.narrows, False  # the rest of a state is never rounded
     command = _encode_dict(dict(value.command), payload)
     whole = value.whole
     saved = [] if whole is None else [_encode_columns(whole.arrays, payload), whole.text]
+    payload.narrows = narrows
     return [STATE, arrays, command, int(value.version), encode_clock(value.clock), *saved]
 
 
@@ -203,7 +215,7 @@ _ENCODERS: dict[type, Callable[[Any, OutgoingPayload], Tree]] = {
 class IncomingPayload:
     """A received payload: a range of memory, or message parts that hold one array each."""
 
-    __slots__ = ("depth", "memory", "nbytes", "parts", "start")
+    __slots__ = ("depth", "memory", "nbytes", "parts", "start", "widened_bytes")
 
     def __init__(self, memory: Memory, start: int, nbytes: int) -> None:
         if start + nbytes > len(memory):
@@ -211,6 +223,7 @@ class IncomingPayload:
         self.memory, self.start, self.nbytes = memory, start, nbytes
         self.parts: dict[int, Memory] | None = None  # by offset
         self.depth = 0  # of the value that is being decoded
+        self.widened_bytes = 0  # allocated for narrowed arrays
 
     @classmethod
     def from_parts(cls, parts: Sequence[Memory]) -> IncomingPayload:
@@ -299,6 +312,16 @@ def _decode_array(tree: list[Tree], payload: IncomingPayload) -> Array:
     return array
 
 
+def _decode_narrowed(tree: list[Tree], payload: IncomingPayload) -> Array:
+    narrowed = _require(_decode_value(tree[1], payload), np.ndarray)
+    payload.widened_bytes += 2 * narrowed.nbytes
+    if narrowed.dtype != np.float16 or payload.widened_bytes > 2 * payload.nbytes:
+        raise RefusedMessage("narrowed")
+    array: Array = narrowed.astype(np.float32)
+    array.flags.writeable = False
+    return array
+
+
 def _inverse_axes(axes: Any) -> list[int]:
     if type(axes) is not list or not all(type(axis) is int for axis in axes):
         raise RefusedMessage("axes")
@@ -366,5 +389,6 @@ _DECODER_OF: dict[int, Callable[[list[Tree], IncomingPayload], Any]] = {
     BATCH: _decode_batch,
     STATE: _decode_state,
     CLOCK: lambda tree, payload: decode_clock(tree),
+    NARROWED: _decode_narrowed,
 }
 _DECODERS = [_DECODER_OF[kind] for kind in range(len(_DECODER_OF))]

@@ -12,6 +12,7 @@ import numpy as np
 
 from flowrl.channels.messages import TOKEN_REFERENCE, Frame
 from flowrl.channels.transport import Connection, Received, SiteSettings
+from flowrl.channels.wire_format import AS_IT_IS, WireFormat
 from flowrl.core.batch import Batch
 from flowrl.core.errors import UsageError
 from flowrl.core.state import Clock, State
@@ -72,6 +73,7 @@ class ReferenceFrame:
     """A frame for another thread."""
 
     __slots__ = ("frame", "nbytes")
+    wire_bytes = 0  # it is not in a message
 
     def __init__(self, frame: Frame, nbytes: int) -> None:
         self.frame, self.nbytes = frame, nbytes
@@ -88,7 +90,13 @@ class InprocConnection(Connection[ReferenceFrame]):
         self._site, self._inbox = site, inbox
 
     def pack_token(
-        self, channel: str, epoch: int, number: int, clock: Clock | None, value: Any
+        self,
+        channel: str,
+        epoch: int,
+        number: int,
+        clock: Clock | None,
+        value: Any,
+        wire: WireFormat = AS_IT_IS,
     ) -> ReferenceFrame:
         nbytes = size_bytes(value)
         frame = [TOKEN_REFERENCE, channel, epoch, number, clock, value, nbytes]

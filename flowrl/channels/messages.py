@@ -9,6 +9,7 @@ payload is in shared memory. A token's `location` says which:
 
     n > 0                 the next n bytes of the body      [k]                   the next k parts
     0                     no payload                        [slab, slot, n]       n bytes of shared memory
+    -n < 0                n bytes, compressed in the next part
 
 A part that is larger than a piece is sent as several parts: a part of exactly `PIECE_BYTES` continues in the next one.
 So no connection can announce more than one piece at a time. Memory for more is only used for what has arrived.
@@ -28,6 +29,7 @@ import numpy as np
 
 from flowrl.channels.codec import ALIGN, IncomingPayload, Memory
 from flowrl.channels.errors import RefusedMessage
+from flowrl.channels.wire_format import Compression
 from flowrl.core.batch import Array, starts_aligned
 
 Frame = list[Any]
@@ -142,6 +144,22 @@ class SharedPayload:
         return IncomingPayload(self.read_slot(self.slab, self.slot, self.nbytes), 0, self.nbytes)
 
 
+class CompressedPayload:
+    """A compressed payload. It is decompressed when the token is accepted."""
+
+    __slots__ = ("compressed", "nbytes")
+
+    def __init__(self, compressed: Memory, nbytes: int) -> None:
+        self.compressed, self.nbytes = compressed, nbytes
+
+    def decompress(self, compression: Compression) -> IncomingPayload:
+        try:
+            payload = compression.decompress(self.compressed, self.nbytes)
+        except ValueError:
+            raise RefusedMessage("compressed") from None
+        return IncomingPayload(_as_aligned(payload), 0, self.nbytes)
+
+
 def split_part(part: bytes | memoryview) -> Sequence[bytes | memoryview]:
     """Return the pieces of a part, without a copy. The last one is shorter than a piece."""
     if len(part) < PIECE_BYTES:
@@ -168,7 +186,11 @@ def join_pieces(pieces: Sequence[Memory]) -> list[Memory]:
 
 
 def attach_payloads(
-    frames: list[Any], body_bytes: int, parts: Sequence[Memory], read_slot: ReadSlot | None
+    frames: list[Any],
+    body_bytes: int,
+    parts: Sequence[Memory],
+    read_slot: ReadSlot | None,
+    max_token_bytes: int,
 ) -> list[Frame]:
     """Check the frames, and replace each token's location by its payload. `parts` are the parts after the header."""
     body, offset, next_part = b"", 0, 0
@@ -185,6 +207,11 @@ def attach_payloads(
         if type(location) is int and location >= 0:
             frame[6] = IncomingPayload(body, offset, location)
             offset += (location + ALIGN - 1) & -ALIGN
+        elif type(location) is int:
+            if -location > max_token_bytes or next_part == len(parts):
+                raise RefusedMessage("compressed")
+            frame[6] = CompressedPayload(parts[next_part], -location)
+            next_part += 1
         elif type(location) is not list or not all(type(n) is int and n >= 0 for n in location):
             raise RefusedMessage("payload")
         elif len(location) == 1:

@@ -22,11 +22,13 @@ from flowrl.channels.messages import (
     RESEND,
     TOKEN,
     TOKEN_REFERENCE,
+    CompressedPayload,
     Frame,
     SharedPayload,
 )
 from flowrl.channels.site_connections import SiteConnections
 from flowrl.channels.transport import ChannelLimits, Received
+from flowrl.channels.wire_format import AS_IT_IS, WireFormat
 
 Channel = Sender | Receiver
 FindFailure = Callable[[str], str | None]  # returns why a site is dead, or None
@@ -53,18 +55,36 @@ class SiteChannels:
         self._callbacks: list[Callable[[], None]] = []
 
     def open_sender(
-        self, name: str, peer: str, epoch: int = 0, limits: ChannelLimits = DEFAULT_LIMITS
+        self,
+        name: str,
+        peer: str,
+        epoch: int = 0,
+        limits: ChannelLimits = DEFAULT_LIMITS,
+        wire: WireFormat = AS_IT_IS,
     ) -> Sender:
-        """Open the sending end of a channel. Frames of another epoch are refused."""
-        sender = Sender(name, peer, epoch, limits, self.connections.connections[peer])
+        """Open the sending end of a channel. Frames of another epoch are refused.
+
+        The wire format is used between machines only; elsewhere it would take longer than it saves.
+        """
+        connection = self.connections.connections[peer]
+        used = wire if connection.spans_machines else AS_IT_IS
+        sender = Sender(name, peer, epoch, limits, connection, used)
         self._senders[name] = sender
         return sender
 
     def open_receiver(
-        self, name: str, peer: str, epoch: int = 0, limits: ChannelLimits = DEFAULT_LIMITS
+        self,
+        name: str,
+        peer: str,
+        epoch: int = 0,
+        limits: ChannelLimits = DEFAULT_LIMITS,
+        wire: WireFormat = AS_IT_IS,
     ) -> Receiver:
-        """Open the receiving end of a channel; `limits` are the sender's. Frames of another epoch are refused."""
-        receiver = Receiver(name, peer, epoch, limits, self.connections.connections[peer])
+        """Open the receiving end of a channel. Frames of another epoch are refused.
+
+        `limits` and `wire` are those of the sender.
+        """
+        receiver = Receiver(name, peer, epoch, limits, self.connections.connections[peer], wire)
         self._receivers[name] = receiver
         return receiver
 
@@ -200,6 +220,9 @@ def _on_token(receiver: Receiver, number: int, frame: Frame) -> None:
     try:
         if isinstance(payload, SharedPayload):
             payload = payload.locate()
+        elif isinstance(payload, CompressedPayload):
+            nbytes = max(nbytes, payload.nbytes)
+            payload = receiver.decompress(payload)
         clock = None if clock is None else decode_clock(clock)
         value = decode(tree, payload)
     except RefusedMessage as error:

@@ -31,7 +31,13 @@ SOURCE_FD = int(zmq.SRCFD)
 HEARTBEAT_MS, SILENCE_MS = 2000, 10_000  # a machine may vanish without closing its connections
 
 
-class TcpTransport(ZmqTransport[ZmqConnection]):
+class TcpConnection(ZmqConnection):
+    """A connection to a site on another machine."""
+
+    spans_machines = True
+
+
+class TcpTransport(ZmqTransport[TcpConnection]):
     def _listen_options(self, address: str) -> dict[str, Any]:
         keys = self._settings.keys
         if keys is None and not address.startswith(LOOPBACK):
@@ -57,8 +63,8 @@ class TcpTransport(ZmqTransport[ZmqConnection]):
             **_network_options(address),
         }
 
-    def _new_connection(self, socket: Socket) -> ZmqConnection:
-        return ZmqConnection(socket, self._headers, self._settings.max_token_bytes)
+    def _new_connection(self, socket: Socket) -> TcpConnection:
+        return TcpConnection(socket, self._headers, self._settings.max_token_bytes)
 
     def _authenticate(self, sender: str, header: zmq.Frame) -> None:
         if self._settings.keys is not None and header.get("User-Id") != sender:

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from flowrl.channels.messages import Frame
+from flowrl.channels.wire_format import AS_IT_IS, WireFormat
 from flowrl.core.errors import UsageError
 from flowrl.core.state import Clock
 
@@ -38,6 +39,10 @@ class PackedFrame(Protocol):
 
     nbytes: int
 
+    @property
+    def wire_bytes(self) -> int:
+        """The bytes in messages; 0 between threads."""
+
     def release(self) -> None:
         """Free the memory that is reserved for the frame, because its receiver will never accept it."""
 
@@ -58,12 +63,20 @@ class Traffic:
 class Connection(ABC, Generic[P]):
     """The connection to one other site. Sending never blocks, because channels limit the tokens in flight."""
 
+    spans_machines = False  # whether wire formats are used
+
     def __init__(self) -> None:
         self._deferred_credits: list[Callable[[], None]] = []
 
     @abstractmethod
     def pack_token(
-        self, channel: str, epoch: int, number: int, clock: Clock | None, value: Any
+        self,
+        channel: str,
+        epoch: int,
+        number: int,
+        clock: Clock | None,
+        value: Any,
+        wire: WireFormat = AS_IT_IS,
     ) -> P:
         """Pack a token. A clock of None stands for the clock of the token before."""
 
@@ -191,6 +204,7 @@ class ChannelStatistics:
     peer: str
     tokens: int  # sent, or taken
     bytes: int  # of the tokens sent, or taken
+    wire_bytes: int | None  # sent, if the channel spans machines and has a wire format
     queued: int  # tokens sent and not acknowledged, or received and not taken
     queued_bytes: int
     waited_s: float  # in waits for this channel

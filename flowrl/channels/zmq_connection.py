@@ -24,6 +24,12 @@ from flowrl.channels.messages import (
 )
 from flowrl.channels.shared_memory import Slot
 from flowrl.channels.transport import Connection, Traffic
+from flowrl.channels.wire_format import (
+    AS_IT_IS,
+    MIN_COMPRESSED_BYTES,
+    Compression,
+    WireFormat,
+)
 from flowrl.channels.zmq_sockets import NOBLOCK, SNDMORE, Socket
 from flowrl.core.state import Clock
 
@@ -42,9 +48,14 @@ class PackedToken:
 
     def __init__(self) -> None:
         self.frame = self.body = b""
-        self.nbytes = 0
+        self.nbytes = 0  # of the value, before it is narrowed and compressed
         self.parts: list[memoryview] = []
         self.slot: Slot | None = None
+
+    @property
+    def wire_bytes(self) -> int:
+        """The bytes in the message."""
+        return len(self.frame) + len(self.body) + sum(map(len, self.parts))
 
     def release(self) -> None:
         if self.slot is not None:
@@ -67,10 +78,16 @@ class ZmqConnection(Connection[PackedToken]):
         self._traffic = Traffic()
 
     def pack_token(
-        self, channel: str, epoch: int, number: int, clock: Clock | None, value: Any
+        self,
+        channel: str,
+        epoch: int,
+        number: int,
+        clock: Clock | None,
+        value: Any,
+        wire: WireFormat = AS_IT_IS,
     ) -> PackedToken:
-        tree, payload = encode(value)
-        nbytes = payload.nbytes
+        tree, payload = encode(value, wire.narrows)
+        nbytes = payload.nbytes + payload.narrowed_bytes
         if nbytes > self._max_token_bytes:
             raise UnsendableValue(
                 f"channel '{channel}': cannot send a token of {nbytes} bytes; a token holds at most "
@@ -78,11 +95,10 @@ class ZmqConnection(Connection[PackedToken]):
             )
         packed = PackedToken()
         location: Location
-        if nbytes <= MAX_BODY_BYTES:
-            packed.body = payload.as_bytes() if nbytes else b""
-            location = len(packed.body)
+        if wire.compression is not None and payload.nbytes >= MIN_COMPRESSED_BYTES:
+            location = self._pack_compressed(packed, payload, wire.compression)
         else:
-            location = self._pack_large_payload(packed, payload)
+            location = self._pack_payload(packed, payload)
         try:
             packed_tree = self._pack(tree)
             _check_size(channel, len(packed_tree), len(packed.parts))
@@ -95,6 +111,23 @@ class ZmqConnection(Connection[PackedToken]):
         except (TypeError, ValueError, OverflowError) as error:
             raise UnsendableValue(f"channel '{channel}': {error}") from error
         return packed
+
+    def _pack_payload(self, packed: PackedToken, payload: OutgoingPayload) -> Location:
+        if payload.nbytes > MAX_BODY_BYTES:
+            return self._pack_large_payload(packed, payload)
+        packed.body = payload.as_bytes() if payload.nbytes else b""
+        return len(packed.body)
+
+    def _pack_compressed(
+        self, packed: PackedToken, payload: OutgoingPayload, compression: Compression
+    ) -> Location:
+        """Pack the payload as one compressed part, unless it is smaller as it is."""
+        content = payload.as_bytes()
+        compressed = compression.compress(content)
+        if len(compressed) >= len(content):
+            return self._pack_payload(packed, payload)
+        packed.parts = [memoryview(compressed)]
+        return -len(content)
 
     def _pack_large_payload(self, packed: PackedToken, payload: OutgoingPayload) -> Location:
         packed.parts = payload.as_parts()

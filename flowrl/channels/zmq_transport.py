@@ -173,7 +173,13 @@ class ZmqTransport(ABC, Generic[C]):
                 raise RefusedMessage("unknown site")
             self._authenticate(name, header)
             sender = name
-            frames = attach_payloads(frames, body_bytes, parts, self._slot_reader(sender))
+            frames = attach_payloads(
+                frames,
+                body_bytes,
+                parts,
+                self._slot_reader(sender),
+                self._settings.max_token_bytes,
+            )
         except RefusedMessage as error:
             self._settings.count_refusal(error.reason, sender)
             return

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from flowrl.checks.amounts import memory_problems, row_problems
 from flowrl.checks.columns import column_problems, warmup_column_problems, weights_problems
+from flowrl.checks.compression import compression_problems
 from flowrl.checks.connections import connection_problems
 from flowrl.checks.descriptions import EnvUse, NodeDescriber
 from flowrl.checks.learned_columns import LearnedColumns, learned_columns
@@ -90,6 +91,7 @@ def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool, runs_here: bool) ->
     problems.extend(state_setting_problems(graph, described.facts))
     problems.extend(staleness_problems(graph, program.round.order))
     problems.extend(lossy_edge_problems(graph, program))
+    problems.extend(compression_problems(graph))
     problems.extend(_failure_problems(graph))
     graph = _with_resolved_parameters(graph, described.facts)
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from flowrl.graph.model import SNAPSHOT_KEYS, Graph, Limits, paths_text
+from flowrl.graph.model import EDGE_OPTIONS, SNAPSHOT_KEYS, Graph, Limits, paths_text
 from flowrl.graph.param_reader import written_params, written_value
 from flowrl.graph.yaml_text import flow_text
 
@@ -53,12 +53,17 @@ def changes(a: Graph, b: Graph) -> list[Change]:
 
 
 def compute_alike(a: Graph, b: Graph) -> bool:
-    """Whether two graphs compute the same: they differ at most in where they run and where they end."""
-    return all(
-        change.section == "placement"
-        or (change.section == "graph" and change.values[0][0].startswith(("limits.", "snapshots.")))
-        for change in changes(a, b)
-    )
+    """Whether two graphs compute the same: they differ at most in where they run and end, and in how they send."""
+    return all(map(_keeps_bits, changes(a, b)))
+
+
+def _keeps_bits(change: Change) -> bool:
+    keys = [key for key, _, _ in change.values]
+    if change.section == "edge" and change.how == "changed":
+        return all(EDGE_OPTIONS[key].changes_bytes_only for key in keys)
+    if change.section == "graph":
+        return all(key.startswith(("limits.", "snapshots.")) for key in keys)
+    return change.section == "placement"
 
 
 def _merge_alike(found: list[Change]) -> list[Change]:

@@ -30,10 +30,12 @@ class EdgeOption:
     default_text: str = ""  # the meaning of the default, where its value does not say it
     # Why runs differ, by the value that makes them differ.
     nondeterminism: Mapping[Any, str] = field(default_factory=dict)
+    changes_bytes_only: bool = False  # what nodes compute does not depend on it
     only_with_several_producers: bool = False  # with one, the value makes no difference
     label: Callable[[Any], str] | None = None  # in a picture; None: not shown
     report: Callable[[Any], str] | None = None  # in a report; None: like `label`
-    shown_by_default: bool = False  # its default is shown on edges that show no other option
+    # Its default is shown unless one of these options is set; None: it is never shown.
+    default_shown_unless: tuple[str, ...] | None = None
 
     @property
     def expected(self) -> str:

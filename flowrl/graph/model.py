@@ -135,7 +135,7 @@ class Edge:
         "is paced counts its firings",
         label=lambda rounds: f"lag {rounds}",
         report=_lag_report,
-        shown_by_default=True,
+        default_shown_unless=("every", "latest"),
     )
     every: int | None = option(
         None,
@@ -192,6 +192,24 @@ class Edge:
         label=lambda how: str(how).replace("_", " "),
         report=str,
     )
+    dtype: Literal["float32", "float16"] = option(
+        "float32",
+        kinds=("stream", "state"),
+        choices=("float32", "float16"),
+        meaning="`float16` rounds float32 numbers to half precision, in every placement, so that they take half the "
+        "bytes between machines; float64 and whole numbers stay as they are",
+        label=str,
+        report=lambda dtype: f"rounded to {dtype} (in every placement)",
+    )
+    compress: Literal["none", "lz4", "zstd"] = option(
+        "none",
+        kinds=("stream", "state"),
+        choices=("none", "lz4", "zstd"),
+        meaning="compresses what goes from one machine to another, and changes nothing else",
+        changes_bytes_only=True,
+        label=str,
+        report=lambda how: f"compressed between machines ({how})",
+    )
 
     @property
     def source(self) -> PortRef:
@@ -228,10 +246,17 @@ class Edge:
         return [text(value) for text, value in texts if text]
 
     def _shown_options(self) -> list[EdgeOption]:
-        changed = [EDGE_OPTIONS[name] for name in self.changed_options()]
-        shown = [declared for declared in changed if declared.label]
-        usual = [o for o in EDGE_OPTIONS.values() if o.shown_by_default and self.kind in o.kinds]
-        return shown or usual
+        changed = self.changed_options()
+
+        def is_shown(declared: EdgeOption) -> bool:
+            unless = declared.default_shown_unless
+            return declared.name in changed or (
+                unless is not None and changed.keys().isdisjoint(unless)
+            )
+
+        return [
+            o for o in EDGE_OPTIONS.values() if self.kind in o.kinds and o.label and is_shown(o)
+        ]
 
 
 EDGE_OPTIONS: Mapping[str, EdgeOption] = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowrl.core.batch import Array
-from flowrl.core.wording import count_text
+from flowrl.core.wording import count_text, size_text
 from flowrl.runtime.status import NodeStats
 
 if TYPE_CHECKING:
@@ -50,6 +50,8 @@ class RunResult:
     setup_s: float = 0.0  # of `wall_s`: before the first firing
     training_s: float = 0.0  # from there to the cut
     shutdown_s: float = 0.0  # after it
+    # By edge with `compress` or `dtype` between machines: the bytes of its `tokens`, and those that were `sent`.
+    network_bytes: dict[str, dict[str, int]] = field(default_factory=dict)
     happened: tuple[str, ...] = ()  # irregularities: restarts, dropped tokens and the like
     warnings: tuple[str, ...] = ()  # of machines that differ, and of what was refused
 
@@ -152,6 +154,10 @@ def result_text(result: RunResult) -> str:
         lines.append(f"evaluation return {return_text(result.eval_return)}{best}")
     if result.bottleneck:
         lines.append(result.bottleneck)
+    lines += [
+        f"{edge}: {size_text(counted['tokens'])} were sent as {size_text(counted['sent'])}"
+        for edge, counted in result.network_bytes.items()
+    ]
     lines += [f"note: {line}" for line in result.happened]
     lines += [f"warning: {line}" for line in result.warnings]
     if result.repeat:

@@ -96,15 +96,16 @@ def _edges(graph: Graph, layout: SiteLayout, statuses: list[SiteStatus]) -> Iter
 
 def _merged(ends: list[EdgeEndStats]) -> dict[str, int | None]:
     """The counts of an edge, from the reports of the sites at both ends."""
-    sent, taken, nbytes, bound = (
-        next((v for end in ends if (v := getattr(end, key)) is not None), None)
-        for key in ("sent", "taken", "bytes", "bound")
-    )
+    found: dict[str, int | None] = {
+        key: next((v for end in ends if (v := getattr(end, key)) is not None), None)
+        for key in ("sent", "taken", "bytes", "wire_bytes", "bound")
+    }
+    sent, taken, bound = found["sent"], found["taken"], found["bound"]
     held = sum(end.held for end in ends) if len(ends) == 1 else None
     if sent is not None and taken is not None:
         held = max(sent - taken, 0)  # the ends were not read at the same time
         held = held if bound is None else min(held, bound)
-    return {"sent": sent, "taken": taken, "bytes": nbytes, "held": held, "bound": bound}
+    return {**found, "held": held}
 
 
 def timings_row(

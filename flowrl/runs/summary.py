@@ -11,6 +11,7 @@ from flowrl.core.node import Load
 from flowrl.graph.model import NodeSpec
 from flowrl.machine.cores import usable_cores
 from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
+from flowrl.runs.run_status import status_of
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.status import NodeStats
 
@@ -51,6 +52,11 @@ def summary_of(run: Run, status: Status, why: str, digest: str, repeat: str) -> 
         setup_s=round(setup_s, 3),
         training_s=round(training_s, 3),
         shutdown_s=round(max(wall_s - setup_s - training_s, 0.0), 3),
+        network_bytes={
+            edge.edge: {"tokens": edge.bytes, "sent": edge.wire_bytes}
+            for edge in status_of(run).edges
+            if edge.bytes is not None and edge.wire_bytes is not None
+        },
         happened=(
             *run.recovery.lines,
             *(executor.irregularity_lines() if executor else ()),

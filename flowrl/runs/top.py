@@ -36,6 +36,7 @@ class EdgeRates:
     edge: str
     tokens_per_s: float | None
     bytes_per_s: float | None
+    wire_bytes_per_s: float | None  # between machines, if the edge has `compress` or `dtype`
     age_s: float | None
 
 
@@ -147,17 +148,18 @@ def _share(value: float) -> float:
 
 
 def _edge_rates(before: EdgeStats | None, after: EdgeStats, s: float) -> EdgeRates:
-    def rate(now: int | None, then: int | None) -> float | None:
+    def rate(name: str) -> float | None:
+        now, then = getattr(after, name), getattr(before, name, None)
         return None if now is None else max(now - (then or 0), 0) / s
 
-    tokens = rate(after.taken, before.taken if before else None)
+    tokens = rate("taken")
     age_s = after.held / tokens if after.held is not None and tokens else None  # Little's law
-    return EdgeRates(after.edge, tokens, rate(after.bytes, before.bytes if before else None), age_s)
+    return EdgeRates(after.edge, tokens, rate("bytes"), rate("wire_bytes"), age_s)
 
 
 def top_text(rates: RunRates, width: int = WIDTH) -> str:
     """The tables of `flowrl top`, no wider than the terminal."""
-    status = rates.status
+    status, edges = rates.status, _edge_rows(rates)
     lines = [
         f"{status.graph}  {status.placement}  {status.status}  pid {status.pid}",
         f"{clock_text(status.wall_s)}  {status.env_steps:,} env steps  "
@@ -166,7 +168,7 @@ def top_text(rates: RunRates, width: int = WIDTH) -> str:
         "",
         *table_lines(_node_rows(rates), "lrrrrrl", width),
         "",
-        *table_lines(_edge_rows(rates), "lrrrrr", width),
+        *table_lines(edges, "l" + "r" * (len(edges[0]) - 1), width),
     ]
     return "\n".join(line[:width].rstrip() for line in lines)
 
@@ -186,13 +188,16 @@ def _node_rows(rates: RunRates) -> list[list[str]]:
 
 
 def _edge_rows(rates: RunRates) -> list[list[str]]:
-    head = ["edge", "held", "tokens/s", "bytes/s", "age", "behind"]
+    shows_wire = any(flow.wire_bytes_per_s is not None for flow in rates.edges)
+    wire_head = ["wire/s"] if shows_wire else []
+    head = ["edge", "held", "tokens/s", "bytes/s", *wire_head, "age", "behind"]
     edges = [
         [
             edge.edge,
             _held(edge),
             short_number(flow.tokens_per_s),
             short_number(flow.bytes_per_s),
+            *([short_number(flow.wire_bytes_per_s)] if shows_wire else []),
             "" if flow.age_s is None else _seconds(flow.age_s),
             "" if edge.iters_behind is None else f"{short_number(edge.iters_behind)} it",
         ]

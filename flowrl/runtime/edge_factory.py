@@ -23,6 +23,7 @@ from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
+from flowrl.runtime.half_precision import EdgeRounding
 from flowrl.runtime.lagged_versions import LaggedVersions
 from flowrl.runtime.site_state import SiteState
 from flowrl.runtime.state_versions import StateVersions
@@ -50,10 +51,17 @@ class EdgeFactory:
     def __init__(self, checked: CheckedGraph) -> None:
         self.site = SiteState()
         self._checked = checked
+        self._roundings: dict[PortRef, EdgeRounding] = {}
 
     def is_local(self, node: str, replica: int) -> bool:
         """Return whether an instance lives on this site."""
         return True
+
+    def rounding(self, edge: Edge) -> EdgeRounding | None:
+        """Return what rounds the numbers that an edge carries, if it does so."""
+        if edge.dtype == "float32":
+            return None
+        return self._roundings.setdefault(edge.to, EdgeRounding(edge))
 
     # streams
 
@@ -92,12 +100,16 @@ class EdgeFactory:
 
     def state_input(self, edge: Edge, replica: int, versions: Versions) -> Take:
         """Return the function by which a consumer on this site takes the version that it reads."""
-        own = versions[edge.source]
+        take = self._local_view(edge, versions[edge.source])
+        rounding = self.rounding(edge)
+        return take if rounding is None else rounding.rounded_take(take)
+
+    def _local_view(self, edge: Edge, versions: StateVersions) -> Take:
         if lags_behind_firings(self._checked.program, edge):
-            return own.lagged_view(edge.lag)
+            return versions.lagged_view(edge.lag)
         if reads_round_ends(edge):
-            return own.round_end_view(edge.lag)
-        return own.newest_view(whole=edge.every is not None)
+            return versions.round_end_view(edge.lag)
+        return versions.newest_view(whole=edge.every is not None)
 
     def round_end_readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
         """Return for each consumer on another site the function that sends it the version with which a round ended."""

@@ -249,6 +249,9 @@ class Instances:
                     if self._hasher is not None:
                         pairs = [pair for pair, _ in own]
                         push = self._hasher.hashed_push(instance, edge, pairs, push)
+                    rounding = self._edges.rounding(edge)
+                    if rounding is not None:
+                        push = rounding.rounded_push(instance.key, push)
                     pushes.setdefault(source.port, []).append(push)
         return pushes
 

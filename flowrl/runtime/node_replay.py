@@ -20,6 +20,7 @@ from flowrl.core.state import State
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
 from flowrl.runtime.edge_factory import EdgeFactory, Versions
+from flowrl.runtime.half_precision import EdgeRounding
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.scheduler import Scheduler
@@ -142,13 +143,20 @@ class ComparedVersions:
     """Compares the versions of a state with those that one consumer read."""
 
     def __init__(
-        self, edge: str, recorded: RecordedTokens, pair: int, comparison: Comparison
+        self,
+        edge: str,
+        recorded: RecordedTokens,
+        pair: int,
+        comparison: Comparison,
+        rounding: EdgeRounding | None,
     ) -> None:
         self._edge, self._recorded, self._pair = edge, recorded, pair
-        self._comparison = comparison
+        self._comparison, self._rounding = comparison, rounding
 
     def compare(self, state: State) -> None:
         """Compare a version, if the consumer read it."""
+        if self._rounding is not None:
+            state = self._rounding.rounded_state(state)
         while (recorded := self._recorded.peek(self._pair)) is not None:
             if recorded.version > state.version:
                 return
@@ -251,7 +259,9 @@ class ReplayEdgeFactory(EdgeFactory):
             self._numbers[edge.to, pair] for pair in replica_pairs_of(self._checked.graph, edge)
         ]
         found = [
-            ComparedVersions(str(edge), self._recorded, number, self._comparison)
+            ComparedVersions(
+                str(edge), self._recorded, number, self._comparison, self.rounding(edge)
+            )
             for number in numbers
             if number in self._recorded and not self.is_local(edge.to.node, 0)
         ]

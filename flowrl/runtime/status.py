@@ -53,6 +53,7 @@ class EdgeEndStats:
     sent: int | None
     taken: int | None
     bytes: int | None  # of the tokens sent
+    wire_bytes: int | None  # sent between machines, if the edge has `compress` or `dtype`
     held: int  # tokens that were sent or received, and not taken
     bound: int | None  # the most tokens that the edge may hold
 
@@ -89,6 +90,7 @@ class EdgeStats:
     sent: int | None
     taken: int | None
     bytes: int | None
+    wire_bytes: int | None  # sent between machines, if the edge has `compress` or `dtype`
     held: int | None
     bound: int | None
     iters_behind: int | None  # train iterations between the learners and the data on the edge

@@ -131,10 +131,16 @@ def _remote_edges(scheduler: Scheduler) -> Iterator[EdgeEndStats]:
             if wait.kind == "blocked":
                 limit = wait.channel.limits.tokens
                 yield EdgeEndStats(
-                    wait.edge, counts.tokens, None, counts.bytes, counts.queued, limit
+                    wait.edge,
+                    counts.tokens,
+                    None,
+                    counts.bytes,
+                    counts.wire_bytes,
+                    counts.queued,
+                    limit,
                 )
             else:
-                yield EdgeEndStats(wait.edge, None, counts.tokens, None, counts.queued, None)
+                yield EdgeEndStats(wait.edge, None, counts.tokens, None, None, counts.queued, None)
 
 
 def _local_edges(scheduler: Scheduler) -> Iterator[EdgeEndStats]:
@@ -149,4 +155,4 @@ def _local_edges(scheduler: Scheduler) -> Iterator[EdgeEndStats]:
             consumer = next(i for i in instances if i.ctx.replica == pair[2])
             held, taken = len(queue), consumer.fired * scheduler.program.rate(edge.to)
             limit = scheduler.program.capacity[edge.to]
-            yield EdgeEndStats(pair_label(edge, pair), taken + held, taken, None, held, limit)
+            yield EdgeEndStats(pair_label(edge, pair), taken + held, taken, None, None, held, limit)

@@ -14,16 +14,25 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
 from flowrl.channels import RefusedMessage, UnsendableValue
-from flowrl.channels.codec import ALIGN, ARRAY, MAX_DEPTH, IncomingPayload, decode, encode
+from flowrl.channels.codec import (
+    ALIGN,
+    ARRAY,
+    MAX_DEPTH,
+    NARROWED,
+    IncomingPayload,
+    decode,
+    encode,
+)
 from flowrl.channels.messages import SURROGATES, HeaderCodec, attach_payloads
 from flowrl.core.batch import Batch
+from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 from tests.quick_selection import examples
 
 
-def encode_and_decode(value: Any, in_parts: bool = False) -> Any:
+def encode_and_decode(value: Any, in_parts: bool = False, narrows: bool = False) -> Any:
     """Encode and decode a value through bytes: a message body, or one message part for each array."""
-    tree, payload = encode(value)
+    tree, payload = encode(value, narrows)
     packed = msgpack.packb(tree, unicode_errors=SURROGATES)
     tree = msgpack.unpackb(packed, unicode_errors=SURROGATES)
     if in_parts:
@@ -219,6 +228,30 @@ def test_values_nested_too_deeply_are_named() -> None:
         encode([value])
 
 
+HALVES = hn.arrays(np.float16, hn.array_shapes(min_dims=0, max_dims=3, min_side=0))
+
+
+@given(st.lists(HALVES, min_size=1, max_size=3), st.booleans())
+@examples(100)
+def test_numbers_of_half_precision_are_narrowed_without_a_loss(halves: Any, in_parts: bool) -> None:
+    arrays = [array.astype(np.float32) for array in halves]
+    value = [*arrays, arrays[0].T, arrays[0].astype(np.float64), np.arange(3), 0.1]
+    assert same(encode_and_decode(value, in_parts, narrows=True), value)
+    plain, narrowed = encode(arrays)[1], encode(arrays, narrows=True)[1]
+    assert narrowed.narrowed_bytes == sum(array.nbytes // 2 for array in arrays)
+    assert narrowed.nbytes <= plain.nbytes
+
+
+def test_of_a_state_only_the_arrays_are_narrowed() -> None:
+    third = np.array([1 / 3], np.float32)
+    half = third.astype(np.float16).astype(np.float32)
+    state = State({"w": half}, {"third": third}, whole=SavedState({"w": third}, "{}"))  # type: ignore[dict-item]
+    back, after = encode_and_decode([state, half], narrows=True)
+    assert same([back, after], [state, half])
+    assert same(dict(back.whole.arrays), {"w": third})
+    assert encode([state, half], narrows=True)[1].narrowed_bytes == 2 * half.nbytes // 2
+
+
 # hostile bytes
 
 TREES = st.recursive(
@@ -228,7 +261,7 @@ TREES = st.recursive(
     ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=6),
-        st.tuples(st.sampled_from(range(11)), inner, inner, inner).map(list),
+        st.tuples(st.sampled_from(range(12)), inner, inner, inner).map(list),
         st.tuples(
             st.just(ARRAY),
             st.sampled_from(
@@ -272,7 +305,7 @@ def test_hostile_bytes_are_refused_or_harmless(garbage: bytes, tail: bytes) -> N
     for head in (garbage, heads.header([garbage], 0), heads.header([], len(garbage)) + tail):
         with suppress(RefusedMessage):
             _, body_bytes, items = heads.read(head)
-            attach_payloads(items, body_bytes, [np.frombuffer(tail, np.uint8)], None)
+            attach_payloads(items, body_bytes, [np.frombuffer(tail, np.uint8)], None, 1000)
 
 
 @given(st.integers(0, 300), st.integers(0, 255))
@@ -288,7 +321,7 @@ def test_a_damaged_message_is_refused_or_harmless(at: int, byte: int) -> None:
     head[at % len(head)] = byte
     with suppress(RefusedMessage):
         _, body_bytes, items = heads.read(bytes(head))
-        for item in attach_payloads(items, body_bytes, [np.frombuffer(body, np.uint8)], None):
+        for item in attach_payloads(items, body_bytes, [np.frombuffer(body, np.uint8)], None, 0):
             decode(item[5], item[6])
 
 
@@ -306,3 +339,12 @@ def test_objects_are_refused() -> None:
     for dtype in ("|O", "O", "|O8", "object", "<f4,|O", [["a", "|O", []]]):
         with pytest.raises(RefusedMessage, match="dtype"):
             decode([ARRAY, dtype, [1], 0], IncomingPayload(bytes(64), 0, 64))
+
+
+def test_narrowed_arrays_take_no_more_memory_than_the_message_explains() -> None:
+    one = [NARROWED, [ARRAY, "<f2", [32], 0]]
+    assert decode(one, IncomingPayload(bytes(64), 0, 64)).nbytes == 128
+    with pytest.raises(RefusedMessage, match="narrowed"):
+        decode([0, one, one], IncomingPayload(bytes(64), 0, 64))
+    with pytest.raises(RefusedMessage, match="narrowed"):
+        decode([NARROWED, [ARRAY, "<f8", [8], 0]], IncomingPayload(bytes(64), 0, 64))

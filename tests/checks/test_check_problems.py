@@ -6,7 +6,8 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.graph.expand import expand
-from flowrl.graph.loading import load_text
+from flowrl.graph.loading import load_data, load_text
+from tests.toys.toy_runs import toy_graph
 
 RL = """
     policy: {{type: 'toys:Greedy'{policy}}}
@@ -242,7 +243,7 @@ def test_an_unknown_option_is_reported_with_the_nearest_name(problems):
 def test_an_option_of_another_kind_of_edge_is_reported(problems):
     assert problems(rl(weights=": {capacity: 1}")) == [
         "g.yaml:10:28: edges: 'capacity' is an option of stream edges; collector.weights is a "
-        "state; options of a state edge: lag, every, latest, max_staleness"
+        "state; options of a state edge: lag, every, latest, max_staleness, dtype, compress"
     ]
 
 
@@ -944,10 +945,21 @@ def test_several_problems_are_reported_at_once(problems):
         "'Buffer'?",
         "g.yaml:6:27: nodes.sink: unknown key 'rat'; did you mean 'rate'?",
         "g.yaml:2:1: unknown key 'polcy'; did you mean 'policy'?",
-        "g.yaml:10:20: edges: unknown option 'cap'; known: capacity, every, lag, latest, "
+        "g.yaml:10:20: edges: unknown option 'cap'; known: capacity, compress, dtype, every, lag, latest, "
         "max_staleness, merge, when_full",
         "g.yaml:11:5: edges: unknown node 'pip'; did you mean 'pipe'?",
         "g.yaml:1:7: seed is -1; expected a whole number from 0 to 9223372036854775807",
         "g.yaml:12:10: limits: unknown key 'step'; did you mean 'steps'?",
         "g.yaml:12:25: limits.time is 'soon'; expected a time such as 30s, 10m or 2h",
+    ]
+
+
+def test_an_edge_whose_compression_is_not_installed_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = toy_graph({"c": "Source", "d": "Drain"}, [{"c -> d": {"compress": "zstd"}}])
+    monkeypatch.setattr("flowrl.channels.wire_format.find_spec", lambda module: None)
+    assert [str(problem) for problem in check(load_data(graph)).problems] == [
+        "graph: c.data -> d.data: compress is zstd, and the package zstandard is not installed; install it on each "
+        "machine of the run: pip install 'flowrl[network]'"
     ]

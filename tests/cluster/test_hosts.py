@@ -17,6 +17,7 @@ from flowrl.channels.keys import write_key
 from flowrl.cluster.joined_hosts import HostError
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.context import Record
+from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.sites.coordinator import Coordinator
@@ -24,12 +25,18 @@ from flowrl.runtime.sites.launched_sites import SiteLost
 from tests.channels.hostile_peers import announce_frame, connect, greet, is_closed
 from tests.cluster.host_processes import ANYWHERE, SOON_S, HostStarter, host, hosts_named, run_of
 from tests.sites.run_comparison import read_results, run_graph
+from tests.sites.test_same_bits import HALF, with_fractions
 from tests.toys.toy_runs import toy_graph
 
 BASIC = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l", "l.weights -> c.weights"])
 EVALUATED = toy_graph(
     {"c": {"type": "Source", "replicas": 3}, "r": "Relay", "l": "Learner", "e": "Evaluator"},
-    ["c -> r -> l", {"l.weights -> c.weights": {"lag": 1}}, {"l.weights -> e": {"every": 2}}],
+    [
+        {"c -> r": {"dtype": "float16"}},
+        {"r -> l": {"compress": "lz4"}},
+        {"l.weights -> c.weights": {"lag": 1, "dtype": "float16", "compress": "lz4"}},
+        {"l.weights -> e": {"every": 2, "compress": "lz4"}},
+    ],
 )
 
 
@@ -55,6 +62,50 @@ def test_the_result_is_the_same_on_hosts(placement: str, hosts: list[str], tmp_p
     assert all(
         "the run graph is over: 8 train iterations were asked for" in out for _, out in outcomes
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lag", [0, 1])
+def test_rounded_and_compressed_edges_have_equal_results_on_hosts(lag: int, tmp_path: Path) -> None:
+    compress = {"compress": "lz4"}
+    graph = with_fractions({**HALF, **compress}, {**HALF, **compress}, HALF, lag=lag)
+    serial = run_graph(graph, "serial", tmp_path / "serial", train_iters=40)
+    with hosts_named("a", "b") as watcher:
+        result = run_of(graph, "c=a,l=b,e=a", tmp_path / "r", watcher, train_iters=40).run()
+        watcher.wait()
+    assert read_results(tmp_path / "r") == serial
+    edges = ["c.data -> l.data", "l.weights -> c.weights", "l.weights -> e.weights"]
+    assert list(result.network_bytes) == edges
+    assert all(counted["sent"] > 0 for counted in result.network_bytes.values())
+    assert "c.data -> l.data: " in str(result)
+
+
+@pytest.mark.slow
+def test_a_bundled_graph_has_equal_results_through_fewer_bytes(tmp_path: Path) -> None:
+    """Its tokens are larger than what is never compressed, and its states have several arrays."""
+    sets = {"buffer.data.compress": "lz4", "collector.weights.dtype": "float16"}
+    serial = flowrl.load("cartpole_dqn", sets).run(train_iters=60, out=tmp_path / "s", quiet=True)
+    with hosts_named("a", "b") as watcher:
+        run = Run(
+            flowrl.load("cartpole_dqn", sets).check(),
+            placement="collector=a,learner=b",
+            out=tmp_path / "r",
+            limits=Limits(train_iters=60),
+            rendezvous=Rendezvous(ANYWHERE, within_s=SOON_S),
+            watcher=watcher,
+        )
+        result = run.run()
+        watcher.wait()
+    assert result.digest == serial.digest
+    rows, weights = (
+        result.network_bytes[f"{source} -> {to}"]
+        for source, to in (
+            ("collector.data", "buffer.data"),
+            ("learner.weights", "collector.weights"),
+        )
+    )
+    assert rows["sent"] < 0.7 * rows["tokens"]
+    assert weights["sent"] < 0.55 * weights["tokens"]
 
 
 def test_a_label_and_a_pattern_name_hosts_too(tmp_path: Path) -> None:

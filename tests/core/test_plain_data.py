@@ -28,7 +28,7 @@ SITE = SiteStatus(
     nodes=(NodeStats("a", "thread:a", 3, 0.25, {"b.out -> a.in": 0.5}, train_iters=2),),
 )
 EDGE = EdgeStats(
-    "b.out -> a.in", "stream", "b", "a", "thread:b", "thread:a", *(1, 0, None, 1, 4, 0)
+    "b.out -> a.in", "stream", "b", "a", "thread:b", "thread:a", *(1, 0, None, None, 1, 4, 0)
 )
 STATUS = RunStatus(
     *("g", "threads", 0, "r", 7, "running", 1.0, 0.5, 30, 2, 1, None, 3.5), (SITE,), (EDGE,)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from flowrl.graph.diff import Change, changes, diff_graphs
+from flowrl.graph.diff import Change, changes, compute_alike, diff_graphs
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Graph
 from tests.render.graphs_to_show import HERE, checked, tree
@@ -128,6 +129,18 @@ def test_limits_and_placements_are_compared() -> None:
         "- placement gone: {sink: thread}",
         "+ placement new: {mixer: thread}",
     ]
+
+
+def test_what_an_edge_sends_is_not_what_is_computed() -> None:
+    def with_options(**options: str) -> Graph:
+        changed = graph()
+        stream = next(n for n, edge in enumerate(changed.edges) if edge.kind == "stream")
+        changed.edges[stream] = replace(changed.edges[stream], **options)  # type: ignore[arg-type]
+        return changed
+
+    assert compute_alike(graph(), with_options(compress="lz4"))
+    assert not compute_alike(graph(), with_options(dtype="float16"))
+    assert not compute_alike(graph(), with_options(compress="lz4", dtype="float16"))
 
 
 def test_a_reward_model_is_one_node_and_two_edges() -> None:

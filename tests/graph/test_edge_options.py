@@ -28,7 +28,7 @@ VALUES: list[Any] = [
     "any",
     "order",
 ]
-VALUES += ["wait", "drop_oldest", "drop"]
+VALUES += ["wait", "drop_oldest", "drop", "float16", "lz4", "none"]
 
 
 def edge(kind: Any, **options: Any) -> Edge:
@@ -72,8 +72,12 @@ def test_options_belong_to_kinds_of_edge() -> None:
         "every": None,
         "latest": False,
         "max_staleness": None,
+        "dtype": "float32",
+        "compress": "none",
     }
-    assert list(edge("stream").options()) == ["max_staleness", "merge", "capacity", "when_full"]
+    assert list(edge("stream").options()) == [
+        *["max_staleness", "merge", "capacity", "when_full", "dtype", "compress"],
+    ]
     assert edge("link").options() == {}
 
 
@@ -98,6 +102,20 @@ def test_options_that_differ_from_their_defaults_are_the_written_ones() -> None:
         (edge("stream", merge="any"), ["merge any"], ["merge any"]),
         (edge("stream", when_full="drop_oldest"), ["drop oldest"], ["drop_oldest"]),
         (edge("link"), [], []),
+        (
+            edge("state", dtype="float16", compress="zstd"),
+            ["lag 0", "float16", "zstd"],
+            [
+                "lag 0 (what the last round learned)",
+                "rounded to float16 (in every placement)",
+                "compressed between machines (zstd)",
+            ],
+        ),
+        (
+            edge("state", every=2, dtype="float16"),
+            ["every 2", "float16"],
+            ["every 2 versions", "rounded to float16 (in every placement)"],
+        ),
     ],
     ids=str,
 )

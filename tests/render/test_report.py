@@ -123,7 +123,7 @@ def test_the_json_report_has_the_same_content(checked):
     }
     assert {"kind": "state", "from": ["learner.weights"], "to": "collector.weights",
             "type": "weights", "lag": 1, "every": None, "latest": False,
-            "max_staleness": None} in found["edges"]  # fmt: skip
+            "max_staleness": None, "dtype": "float32", "compress": "none"} in found["edges"]  # fmt: skip
 
 
 def test_a_problem_in_json_has_where_what_and_hint(checked):

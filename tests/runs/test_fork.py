@@ -130,7 +130,7 @@ def test_a_node_that_cannot_take_its_state_is_named(parent: RunResult) -> None:
 
 
 def test_a_run_continues_with_changes_that_leave_its_bits(parent: RunResult) -> None:
-    changes = {"snapshots.every_rounds": 3, "limits.train_iters": 9}
+    changes = {"snapshots.every_rounds": 3, "limits.train_iters": 9, "l.data.compress": "lz4"}
     result = flowrl.resume(parent.run_dir, set=changes, quiet=True)
     whole = flowrl.load(graph()).run(
         train_iters=9, quiet=True, out=Path(parent.run_dir).parent / "whole"

@@ -30,7 +30,7 @@ def summary(value: Any) -> TokenSummary:
 
 def edge(name: str, kind: str = "stream") -> EdgeStats:
     producer, consumer = (end.rpartition(".")[0] for end in name.replace("<->", "->").split(" -> "))
-    return EdgeStats(name, kind, producer, consumer, "x", "y", *[None] * 6)
+    return EdgeStats(name, kind, producer, consumer, "x", "y", *[None] * 7)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

@@ -37,7 +37,7 @@ SUMMARY = [  # the keys that scripts rely on, and after them those that are extr
     *["wall_s", "env_steps_per_s", "bottleneck", "digest"],
     *["seed", "why", "repeat", "resumed_after", "recoveries", "parent"],
     *["snapshot_rounds", "state_digest", "resume"],
-    *["setup_s", "training_s", "shutdown_s", "happened", "warnings"],
+    *["setup_s", "training_s", "shutdown_s", "network_bytes", "happened", "warnings"],
 ]
 
 

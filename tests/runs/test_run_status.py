@@ -10,7 +10,7 @@ import pytest
 from flowrl.runs.queries import query_status
 from flowrl.runs.top import StatusWindow, rates_between, top_text
 from flowrl.runs.why import verdict, wait_graph, why_text
-from flowrl.runtime.status import Activity, NodeStats, RunStatus, SiteStatus
+from flowrl.runtime.status import Activity, EdgeStats, NodeStats, RunStatus, SiteStatus
 from tests.runs.threaded_runs import (
     GATE,
     SLOW,
@@ -198,6 +198,32 @@ def test_a_node_has_no_share_before_its_first_firing() -> None:
         RunStatus("g", "serial", 0, "", 1, "running", s, s, *counts) for s in (0.0, 10.0)
     )
     assert top_text(rates_between(before, after)).splitlines()[4].split()[:2] == ["a", "-"]
+
+
+@pytest.mark.parametrize(
+    ("wire_bytes", "columns"),
+    [
+        (None, ["edge", "held", "tokens/s", "bytes/s", "age", "behind"]),
+        (4000, ["edge", "held", "tokens/s", "bytes/s", "wire/s", "age", "behind"]),
+    ],
+)
+def test_what_is_sent_to_another_machine_is_shown_where_it_is_known(
+    wire_bytes: int | None, columns: list[str]
+) -> None:
+    def status(s: float, nbytes: int) -> RunStatus:
+        edge = EdgeStats(
+            *("a.data -> b.data", "stream", "a", "b", "a", "b"),
+            *(int(s), int(s), nbytes, wire_bytes and int(wire_bytes * s), 0, 4, None),
+        )
+        counts = (0, 0, 0, None, None, (), (edge,))
+        return RunStatus("g", "p", 0, "", 1, "running", s, s, *counts)
+
+    head, row = top_text(rates_between(status(10.0, 90_000), status(20.0, 190_000))).splitlines()[
+        -2:
+    ]
+    assert head.split() == columns
+    shown = ["1", "10k", *(["4.0k"] if wire_bytes else [])]
+    assert row.split()[4 : 4 + len(shown)] == shown
 
 
 @pytest.mark.parametrize("placement", ["serial", "threads", PROCESSES])

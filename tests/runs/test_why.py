@@ -54,7 +54,7 @@ def test_a_short_cycle_is_no_deadlock() -> None:
 
 
 def test_an_input_that_takes_any_token_waits_for_all_its_producers() -> None:
-    unknown = (None, None, None, None, None, None)
+    unknown = (None,) * 7
     edges = tuple(EdgeStats("", "stream", s, "a", s, "a", *unknown) for s in ("c", "b"))
     found = status_of(
         site("a", "waiting", "any of b.x, c.x -> a.x"), site("b", "firing"), site("c", "firing"),

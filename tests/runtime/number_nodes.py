@@ -1,4 +1,4 @@
-"""Nodes whose numbers are not always finite, for tests."""
+"""Nodes whose numbers are not always finite, or not exact in half precision, for tests."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import Config, param
 from flowrl.core.node import Facts, Node, Surroundings
-from flowrl.core.ports import In, Out, StateOut
+from flowrl.core.ports import In, Out, StateIn, StateOut
 from flowrl.core.state import State
 
 ROWS = {"reward": Column("float32"), "obs": Column("float32", (2,)), "note": Column("float32")}
+FRACTIONS = {"x": Column("float32"), "wide": Column("float64"), "n": Column("int64")}
 
 
 class Rows(Node):
@@ -92,3 +93,69 @@ class RowLearner(Node):
 
     def state(self, port: str) -> State:
         return State({"bias": np.zeros(2, np.float32), "mean": np.array([self.mean])})
+
+
+class Fractions(Node):
+    """A collector of fractions, which depend on the weights; none is exact in half precision."""
+
+    role = "collector"
+    weights = StateIn("weights")
+    data = Out("samples")
+
+    class Config(Config):
+        scale: float = param(1.0, "by which they are multiplied")
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        return Facts(outs={"data": FRACTIONS}, env_steps=3)
+
+    def setup(self) -> None:
+        self.fired = 0
+
+    def fire(self, weights: State) -> Batch:
+        self.fired += 1
+        self.ctx.count(env_steps=3)
+        self.ctx.log(hexes(weights.arrays["mean"], weights.arrays["exact"]))
+        numbers = (self.fired + np.arange(1, 4) / 3 + weights.arrays["mean"]) * self.config.scale
+        return Batch(
+            {
+                "x": numbers.astype(np.float32),
+                "wide": numbers.astype(np.float64),
+                "n": np.arange(3) + 100_001,
+            }
+        )
+
+
+class FractionLearner(Node):
+    """Averages fractions. Its state has a float32 array, which an edge may round, and one of float64."""
+
+    role = "learner"
+    data = In("samples")
+    weights = StateOut("weights")
+
+    def setup(self) -> None:
+        self.mean, self.exact = np.zeros(1, np.float32), np.zeros(1)
+
+    def fire(self, data: Batch) -> None:
+        self.ctx.log(hexes(data["x"], data["wide"], data["n"]))
+        self.mean = (self.mean + data["x"].mean(keepdims=True)) / np.float32(9)
+        self.exact = (self.exact + data["wide"].mean(keepdims=True)) / 9
+
+    def state(self, port: str) -> State:
+        return State({"mean": self.mean.copy(), "exact": self.exact.copy()}, {"third": 1 / 3})
+
+
+class FractionReader(Node):
+    """Logs the weights that pace it, and saves them."""
+
+    role = "evaluator"
+    weights = StateIn("weights")
+
+    def fire(self, weights: State) -> None:
+        self.ctx.log(f"{hexes(*weights.arrays.values())} {weights.command['third'].hex()}")
+        self.ctx.save_checkpoint("best", weights, eval_return=1.0)
+
+
+def hexes(*arrays: Any) -> str:
+    """Return the bytes of arrays, for a log."""
+    return " ".join(array.tobytes().hex() for array in arrays)

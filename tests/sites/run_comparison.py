@@ -16,7 +16,15 @@ from flowrl.runs.run import Run
 
 # Keys of the summary that differ from run to run.
 VARYING_KEYS = (
-    *("wall_s", "setup_s", "training_s", "shutdown_s", "env_steps_per_s", "bottleneck"),
+    *(
+        "wall_s",
+        "setup_s",
+        "training_s",
+        "shutdown_s",
+        "env_steps_per_s",
+        "bottleneck",
+        "network_bytes",
+    ),
     *("placement", "run_dir"),
 )
 

@@ -112,11 +112,30 @@ def with_results(lag: int, give: int, every: int, **evaluator: Any) -> dict[str,
 
 
 RESULTS = with_results(2, 3, 2)
+
+
+def with_fractions(*options: dict[str, Any], lag: int = 1) -> dict[str, Any]:
+    """Return a graph of fractions whose edges have these options: the stream, the lagged state, the paced state."""
+    stream, lagged, paced = options
+    nodes = "tests.runtime.number_nodes:Fraction"
+    return toy_graph(
+        {"c": f"{nodes}s", "l": f"{nodes}Learner", "e": f"{nodes}Reader"},
+        [
+            {"c -> l": stream},
+            {"l.weights -> c": {"lag": lag, **lagged}},
+            {"l.weights -> e": {"every": 3, **paced}},
+        ],
+    )
+
+
+HALF = {"dtype": "float16"}
+ROUNDED = with_fractions({**HALF, "compress": "lz4"}, HALF, HALF)
 GRAPHS = {
     "basic": BASIC, "evaluated": EVALUATED, "rates": RATES, "feedback": FEEDBACK,
     "two evaluators": TWO_EVALUATORS, "nested": NESTED, "fan-in": FAN_IN, "dealt": DEALT, "pairs": PAIRS,
     "joined": JOINED, "linked": LINKED, "components": COMPONENTS, "two learners": TWO_LEARNERS,
     "warm": WARM, "partly warm": PARTLY_WARM, "results": RESULTS, "no learner": NO_LEARNER,
+    "rounded": ROUNDED,
 }  # fmt: skip
 
 

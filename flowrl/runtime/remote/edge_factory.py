@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from flowrl.channels import ChannelLimits, SiteChannels
+from flowrl.channels.wire_format import AS_IT_IS, WireFormat, wire_format
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
 from flowrl.checks.paced_firings import lags_behind_firings
@@ -51,6 +52,7 @@ class SiteEdgeFactory(EdgeFactory):
         self._newest_views: list[NewestView] = []
         self._round_end_views: list[RoundEndView] = []
         self._send_initial_versions: list[Callable[[], None]] = []
+        self._wire_formats: dict[tuple[str, str], WireFormat] = {("none", "float32"): AS_IT_IS}
         self._token_wait: Wait | None = None
         self._firing_inputs: dict[str, RemoteInput] = {}
         self._firing_readers: dict[str, list[Push]] = {}
@@ -105,8 +107,9 @@ class SiteEdgeFactory(EdgeFactory):
     def _remote_input(self, edge: Edge, pair: ReplicaPair) -> RemoteInput:
         source, program = edge.sources[pair[0]].node, self._checked.program
         peer = self._layout.site_of[source, pair[1]]
+        limits, wire = self._stream_limits(edge), self._wire_format(edge)
         receiver = self._channels.open_receiver(
-            _stream_channel(edge, pair), peer, limits=self._stream_limits(edge)
+            _stream_channel(edge, pair), peer, limits=limits, wire=wire
         )
         consumer = instance_key(edge.to.node, pair[2])
         wait = self.waits.on_input(consumer, pair_label(edge, pair), receiver)
@@ -123,8 +126,9 @@ class SiteEdgeFactory(EdgeFactory):
 
     def _remote_output(self, edge: Edge, pair: ReplicaPair) -> RemoteOutput:
         peer = self._layout.site_of[edge.to.node, pair[2]]
+        limits, wire = self._stream_limits(edge), self._wire_format(edge)
         sender = self._channels.open_sender(
-            _stream_channel(edge, pair), peer, limits=self._stream_limits(edge)
+            _stream_channel(edge, pair), peer, limits=limits, wire=wire
         )
         producer = instance_key(edge.sources[pair[0]].node, pair[1])
         wait = self.waits.on_output(producer, pair_label(edge, pair), sender)
@@ -132,6 +136,13 @@ class SiteEdgeFactory(EdgeFactory):
             capacity = self._checked.program.capacity[edge.to]
             return LossyRemoteOutput(self.waits, sender, wait, capacity)
         return RemoteOutput(self.waits, sender, wait)
+
+    def _wire_format(self, edge: Edge) -> WireFormat:
+        """Return what is done to the tokens of an edge between machines. Edges with the same options share it."""
+        options = edge.compress, edge.dtype
+        if options not in self._wire_formats:
+            self._wire_formats[options] = wire_format(*options)
+        return self._wire_formats[options]
 
     def _stream_limits(self, edge: Edge) -> ChannelLimits:
         """Return limits with room for some rounds of tokens, unless the graph sets the capacity."""
@@ -152,7 +163,9 @@ class SiteEdgeFactory(EdgeFactory):
     def _remote_state_input(self, edge: Edge, replica: int) -> Take:
         peer = self._layout.site_of[edge.source.node, 0]
         limits = self._state_limits(edge, replica)
-        receiver = self._channels.open_receiver(_state_channel(edge, replica), peer, limits=limits)
+        receiver = self._channels.open_receiver(
+            _state_channel(edge, replica), peer, limits=limits, wire=self._wire_format(edge)
+        )
         consumer, label = instance_key(edge.to.node, replica), pair_label(edge, (0, 0, replica))
         wait = self.waits.on_input(consumer, label, receiver)
         queue = RemoteInput(self.waits, receiver, wait)
@@ -174,7 +187,7 @@ class SiteEdgeFactory(EdgeFactory):
         return [self._round_end_reader(edge, replica, versions) for replica in replicas]
 
     def _round_end_reader(self, edge: Edge, replica: int, versions: StateVersions) -> Push:
-        output = self._state_output(edge, replica)
+        send = self._state_push(edge, replica)
         newest_only = self._reads_newest(edge, replica)
         last: State | None = None
 
@@ -182,9 +195,9 @@ class SiteEdgeFactory(EdgeFactory):
             nonlocal last
             state = token[0]
             if state is not last:
-                output.append((state, EMPTY_CLOCK))
+                send((state, EMPTY_CLOCK))
             elif not newest_only:
-                output.append((None, EMPTY_CLOCK))  # no new version in this round
+                send((None, EMPTY_CLOCK))  # no new version in this round
             last = state
 
         def send_initial() -> None:
@@ -202,8 +215,8 @@ class SiteEdgeFactory(EdgeFactory):
     def _paced_reader(
         self, edge: Edge, replica: int, versions: StateVersions
     ) -> Callable[[], None]:
-        output = self._state_output(edge, replica)
-        return lambda: output.append((versions.newest_whole(), EMPTY_CLOCK))
+        send = self._state_push(edge, replica)
+        return lambda: send((versions.newest_whole(), EMPTY_CLOCK))
 
     def lagged_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
         return [self._lagged_reader(edge, r, versions) for r in self._remote_consumers(edge)]
@@ -211,19 +224,26 @@ class SiteEdgeFactory(EdgeFactory):
     def _lagged_reader(
         self, edge: Edge, replica: int, versions: StateVersions
     ) -> Callable[[], None]:
-        output = self._state_output(edge, replica)
+        send = self._state_push(edge, replica)
 
         def send_initial() -> None:
             for state in versions.of_later_rounds[-1 - edge.lag :]:
-                output.append((state, EMPTY_CLOCK))
+                send((state, EMPTY_CLOCK))
 
         self._send_initial_versions.append(send_initial)
-        return lambda: output.append((versions.newest(), EMPTY_CLOCK))
+        return lambda: send((versions.newest(), EMPTY_CLOCK))
+
+    def _state_push(self, edge: Edge, replica: int) -> Push:
+        """Return the function that sends a version, or None, to a consumer on another site."""
+        output, rounding = self._state_output(edge, replica), self.rounding(edge)
+        return output.append if rounding is None else rounding.rounded_state_push(output.append)
 
     def _state_output(self, edge: Edge, replica: int) -> RemoteOutput:
         peer = self._layout.site_of[edge.to.node, replica]
         limits = self._state_limits(edge, replica)
-        sender = self._channels.open_sender(_state_channel(edge, replica), peer, limits=limits)
+        sender = self._channels.open_sender(
+            _state_channel(edge, replica), peer, limits=limits, wire=self._wire_format(edge)
+        )
         label = pair_label(edge, (0, 0, replica))
         wait = self.waits.on_output(edge.source.node, label, sender)
         if self._reads_newest(edge, replica):
