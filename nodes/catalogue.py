@@ -111,6 +111,9 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "random_actions": "flowrl.nodes.exploring:RandomActions",
         "epsilon_ladder": "flowrl.nodes.exploring:EpsilonLadder",
     },
+    "launcher": {
+        "local": "flowrl.cluster.launchers.local:Local",
+    },
     "storage": {
         "memory": "flowrl.nodes.buffers.storage.storage:MemoryStorage",
         "compressed": "flowrl.nodes.buffers.storage.compressed:CompressedStorage",

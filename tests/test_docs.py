@@ -51,6 +51,9 @@ ELSEWHERE = [
     ("docs/rewards", "# surprise.py", "tests/examples/test_my_reward.py"),
     ("docs/rewards", "surprise:Surprise", "tests/examples/test_my_reward.py"),
     ("docs/graph", "  - agent, expert -> buffer", "tests/graph/test_graph_page.py"),
+    ("docs/clusters", "# cluster.yaml", "tests/cluster/test_clusters_page.py"),
+    ("docs/clusters", "# my_launcher.py", "tests/cluster/test_clusters_page.py"),
+    ("docs/clusters", "flowrl.Rendezvous(launch=", "tests/cluster/test_clusters_page.py"),
 ]
 [MY_NODES] = re.findall(r"```python\n(# my_nodes\.py.*?)```", PAGES["README"], re.S)
 

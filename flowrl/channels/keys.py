@@ -80,14 +80,22 @@ def read_key(path: Path) -> Keys:
             f"--key {path}: others can read the file; make it secret with 'chmod 600 {path}'"
         )
     pairs = [line.partition(": ") for line in lines if not line.startswith("#")]
-    found = {name: value.encode() for name, _, value in pairs}
-    if set(found) != {"public", "secret"} or not all(map(_is_key, found.values())):
+    found = {name: value for name, _, value in pairs}
+    keys = keys_of(found.pop("public", None), found.pop("secret", None))
+    if keys is None or found:
         raise UsageError(f"--key {path}: the file holds no valid key; {HOW_TO_MAKE}")
-    return Keys(found["public"], found["secret"])
+    return keys
 
 
-def _is_key(text: bytes) -> bool:
+def keys_of(public: Any, secret: Any) -> Keys | None:
+    """Return the pair of keys that two texts are; None unless both are keys."""
+    if not (_is_key(public) and _is_key(secret)):
+        return None
+    return Keys(public.encode(), secret.encode())
+
+
+def _is_key(text: Any) -> bool:
     try:
-        return len(z85.decode(text)) == KEY_BYTES
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return isinstance(text, str) and len(z85.decode(text.encode())) == KEY_BYTES
+    except (ValueError, KeyError):
         return False

@@ -15,7 +15,7 @@ from flowrl.graph.needed_files import file_params
 from flowrl.graph.yaml_text import parse_yaml
 
 Fingerprint = dict[str, str]
-LOCAL_KEYS = ("modules", "placements")  # sections that may differ between machines
+LOCAL_KEYS = ("modules", "placements", "launch")  # sections that may differ between machines
 
 
 def graph_fingerprint(checked: CheckedGraph) -> Fingerprint:
@@ -23,7 +23,8 @@ def graph_fingerprint(checked: CheckedGraph) -> Fingerprint:
     data = graph_data(checked.graph)
     for *outer, last in file_params(checked.graph):
         value_at(data, outer)[last] = "a file"
-    nodes = {f"node '{name}'": node for name, node in data.pop("nodes").items()}
+    written = data.pop("nodes") or {}  # none if no type is found on a host
+    nodes = {f"node '{name}'": node for name, node in written.items()}
     parts = {**nodes, "edges": data.pop("edges"), "settings": data}
     return {name: _hash(part) for name, part in {**parts, **_program_data(checked.program)}.items()}
 

@@ -79,6 +79,7 @@ VERBS = {  # verb: module, function, description
         "run a node again against a tape, or a crashed env from its crash file",
     ),
     "host": ("hosts", "host", "offer this machine to a run"),
+    "hosts": ("hosts", "hosts", "the hosts of a run, and what starts them"),
     "new": ("new_project", "new", "create a starting project in a new folder"),
     "docs": ("docs", "docs", "read the documentation of this version"),
     "completion": (

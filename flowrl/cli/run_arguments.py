@@ -6,8 +6,9 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from flowrl.cli import arguments as shared
-from flowrl.cluster.rendezvous import Rendezvous
+from flowrl.cluster.rendezvous import ANYWHERE, Rendezvous
 from flowrl.core.errors import UsageError
+from flowrl.graph.launch import load_launch
 from flowrl.graph.model import Limits
 from flowrl.runs.display import Watcher, Watchers, watcher_for
 from flowrl.runs.metrics_table import MetricsTable
@@ -45,13 +46,18 @@ def add_hosts(parser: ArgumentParser) -> None:
         metavar="ADDRESS",
         help="where hosts join, as tcp://10.0.0.1:5555; for placements that name hosts (docs/hosts.md)",
     )
+    parser.add_argument(
+        "--launch",
+        metavar="FILE",
+        help="start the hosts as this YAML file says, instead of by hand; or a launcher as YAML, such as local or "
+        "'{type: local, hosts: 3}' (docs/clusters.md)",
+    )
     shared.add_key(parser)
     parser.add_argument(
         "--hosts",
         type=shared.count,
-        default=1,
         metavar="N",
-        help="how many hosts to wait for (default: 1)",
+        help="how many hosts to wait for (default: all that are launched, or 1)",
     )
     parser.add_argument(
         "--hosts-within",
@@ -90,13 +96,17 @@ def limits_of(arguments: Namespace, of_graph: Limits) -> Limits:
 
 def rendezvous_of(arguments: Namespace) -> Rendezvous | None:
     """Return where hosts join, if there are hosts."""
-    if arguments.listen is None:
-        if arguments.key is not None or arguments.hosts > 1:
-            raise UsageError("--key and --hosts are for hosts, which join at --listen ADDRESS")
+    launch = () if arguments.launch is None else load_launch(arguments.launch)
+    if arguments.listen is None and not launch:
+        if arguments.key is not None or arguments.hosts is not None:
+            raise UsageError(
+                "--key and --hosts are for hosts, which join at --listen ADDRESS, or which --launch starts"
+            )
         return None
     within_s = shared.seconds_of("--hosts-within", arguments.hosts_within)
     key = Path(arguments.key) if arguments.key is not None else None
-    return Rendezvous(arguments.listen, key, arguments.hosts, within_s)
+    listen = arguments.listen or ANYWHERE
+    return Rendezvous(listen, key, arguments.hosts, within_s, launch)
 
 
 def watcher_of(arguments: Namespace) -> Watcher:

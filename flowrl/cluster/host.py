@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import zmq
 
@@ -23,6 +22,7 @@ from flowrl.channels.zmq_sockets import HANDSHAKE_SUCCEEDED, NOBLOCK, ZmqSockets
 from flowrl.cluster.compatibility import machine_facts
 from flowrl.cluster.control_socket import control_options
 from flowrl.cluster.hosted_sites import HostedSites
+from flowrl.cluster.join_file import JoinInfo, JoinSource
 from flowrl.cluster.messages import (
     CLOSE_S,
     HEARTBEAT_S,
@@ -49,13 +49,13 @@ from flowrl.cluster.messages import (
     Welcome,
     host_session,
 )
-from flowrl.cluster.rendezvous import address_with_key, read_optional_key
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import (
     Address,
     is_connectable,
     local_address_towards,
+    parse_address,
     resolve_machine,
 )
 from flowrl.runtime.disturbances import Disturbance
@@ -71,19 +71,23 @@ TOO_MUCH_OUTPUT = "(more was printed in this second; it is on the host's own ter
 
 
 class RunLost(FlowError):
-    """The run did not come, refused this host, or is gone."""
+    """The run did not come, or is gone."""
+
+
+class RunRefused(RunLost):
+    """The run does not let this host take part, and never will."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
     """How a machine is offered to runs."""
 
-    join: str  # tcp://ADDRESS:PORT, where the run listens
-    offer: HostOffer
-    key: Path | None = None
+    run: JoinSource
+    offer: HostOffer  # a name that ends with `*` is given a number by the run
     address: str | None = None  # at which other machines reach this one
     within_s: float | None = 600.0  # how long to wait for a run
     stay: bool = False  # wait for the next run after each
+    rejoin_s: float = 0.0  # how long to try to join the run again when it is lost
 
 
 def print_to_stderr(text: str) -> None:
@@ -92,30 +96,59 @@ def print_to_stderr(text: str) -> None:
 
 def serve_runs(settings: HostSettings, show: Callable[[str], None] = print_to_stderr) -> None:
     """Serve one run, or with `stay` one after the other. Raises `RunLost` if a run did not end well."""
-    run_address = address_with_key(settings.join, settings.key, "--join")
-    show(f"host '{settings.offer.name}': waiting for a run at {run_address}")
+    within_s = None if settings.stay else settings.within_s
+    deadline = _after(within_s)
     while True:
-        session = HostSession(settings, run_address, show)
+        info = _wait_for_join_file(settings, deadline, show)
+        session = HostSession(settings, info, show)
         try:
-            session.serve()
-        except RunLost as error:
+            session.serve(deadline)
+        except RunRefused as error:
             if not settings.stay:
                 raise
             show(f"flowrl: {error}")
+        except RunLost as error:
+            if session.has_joined and not settings.stay:
+                deadline = _after(settings.rejoin_s)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise
+            show(f"flowrl: {error}; trying to join it again")
+        else:
+            if not settings.stay:
+                return
         finally:
             session.close()
-        if not settings.stay:
-            return
         time.sleep(NEXT_RUN_S)
+
+
+def _after(seconds: float | None) -> float | None:
+    return None if seconds is None else time.monotonic() + seconds
+
+
+def _wait_for_join_file(
+    settings: HostSettings, deadline: float | None, show: Callable[[str], None]
+) -> JoinInfo:
+    """Return where the run listens, as soon as its join file is there."""
+    info, has_shown = settings.run(), False
+    while info is None:
+        if deadline is not None and time.monotonic() > deadline:
+            raise RunLost("the run's join file was not there in time")
+        if not has_shown:
+            show(f"host '{settings.offer.name}': waiting for the run's join file")
+        has_shown = True
+        time.sleep(POLL_S)
+        info = settings.run()
+    return info
 
 
 class HostSession:
     """One run on this host, from joining it to its end; owned by one thread."""
 
-    def __init__(
-        self, settings: HostSettings, run_address: Address, show: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: HostSettings, info: JoinInfo, show: Callable[[str], None]) -> None:
+        run_address = parse_address(info.address, "--join")
         self._settings, self._run_address, self._show = settings, run_address, show
+        self._identity, self._has_key = info.identity, info.keys is not None
+        show(f"host '{settings.offer.name}': waiting for a run at {run_address}")
         self._machine = _machine_address(settings, run_address)
         self._graph = ""  # the name of the run's graph, once this host has joined
         self._how_ended: str | None = None
@@ -126,7 +159,7 @@ class HostSession:
         self._forwarded_bytes = 0  # since `_second_s`
         self._second_s = 0.0
         self._session = host_session(os.urandom(SESSION_BYTES))
-        keys = read_optional_key(settings.key)
+        keys = info.keys
         self._sockets = ZmqSockets()
         self._socket = self._sockets.connect(
             zmq.DEALER,
@@ -140,10 +173,13 @@ class HostSession:
         for socket in (self._socket, *self._sockets.monitors):
             self._poller.register(socket, zmq.POLLIN)
 
-    def serve(self) -> None:
-        """Wait for the run, join it, and do what it requests until it has ended."""
-        within_s = None if self._settings.stay else self._settings.within_s
-        deadline = None if within_s is None else time.monotonic() + within_s
+    @property
+    def has_joined(self) -> bool:
+        return bool(self._graph)
+
+    def serve(self, deadline: float | None) -> None:
+        """Wait for the run until the deadline, join it, and do what it requests until it has ended."""
+        began = time.monotonic()
         while self._how_ended is None:
             self._poller.poll(int(POLL_S * 1000))
             for event in self._sockets.pending_events():
@@ -152,7 +188,8 @@ class HostSession:
             if self._graph:
                 self._report()
             elif deadline is not None and time.monotonic() > deadline:
-                raise RunLost(f"{self._run_address}: no run was there within {within_s:g} s")
+                waited_s = round(deadline - began, 1)
+                raise RunLost(f"{self._run_address}: no run was there within {waited_s:g} s")
         self._show(f"the run {self._graph} is over: {self._how_ended}")
 
     def _handle_event(self, event: int) -> None:
@@ -168,9 +205,9 @@ class HostSession:
             self._aborted_handshakes += 1
         if event & HANDSHAKE_REFUSED or self._aborted_handshakes >= MAX_ABORTED_HANDSHAKES:
             why = "the run has another key, or none"
-            if self._settings.key is None:
-                why = "the run requires a key; give it with --key FILE"
-            raise RunLost(f"{self._run_address}: {why}")
+            if not self._has_key:
+                why = "the run requires a key; give it with --key FILE, or with the run's join file"
+            raise RunRefused(f"{self._run_address}: {why}")
 
     def _join_message(self) -> Join:
         return Join(
@@ -181,6 +218,8 @@ class HostSession:
             joined=str(self._run_address),
             cores=os.cpu_count() or 0,
             machine=machine_facts(),
+            run=self._identity.run if self._identity else "",
+            epoch=self._identity.epoch if self._identity else -1,
         )
 
     def _send(self, message: HostMessage) -> None:
@@ -203,9 +242,9 @@ class HostSession:
     def _handle(self, message: RunMessage) -> None:
         if isinstance(message, Welcome):
             self._graph = message.graph
-            self._show(f"joined the run {self._graph}")
+            self._show(f"joined the run {self._graph} as '{message.name}'")
         elif isinstance(message, JoinRefused):
-            raise RunLost(f"the run at {self._run_address} refuses this host: {message.why}")
+            raise RunRefused(f"the run at {self._run_address} refuses this host: {message.why}")
         elif isinstance(message, HostDropped):
             raise RunLost(f"the run {self._graph} has dropped this host: {message.why}")
         elif isinstance(message, RunEnded):

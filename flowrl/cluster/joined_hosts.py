@@ -5,16 +5,22 @@ Only control messages go this way. Tokens go from site to site.
 
 from __future__ import annotations
 
+import itertools
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from flowrl.channels.errors import RefusedMessage
 from flowrl.channels.refusals import RefusalCounts
 from flowrl.cluster.compatibility import host_warnings, incompatibilities, machine_facts
 from flowrl.cluster.control_socket import ControlSocket
+from flowrl.cluster.join_file import JoinInfo, RunIdentity, write_end, write_join_file
+from flowrl.cluster.launched_hosts import LaunchedHosts
 from flowrl.cluster.messages import (
     CLOSE_S,
     HEARTBEAT_S,
@@ -44,12 +50,14 @@ from flowrl.cluster.messages import (
 )
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, UsageError
+from flowrl.core.wording import count_text
 from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import ANY_MACHINE, is_connectable, parse_address
 from flowrl.runtime.disturbances import Disturbance, SiteSignal
 from flowrl.runtime.sites.addresses import Addresses
 from flowrl.runtime.sites.graph_transfer import SentGraph
 from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.status import HostStatus
 
 LISTEN_TIMEOUT_S = 30.0  # within which a host reports its ports
 LEAVE_TIMEOUT_S = CLOSE_S + 2.0  # within which hosts report that they have ended their sites
@@ -83,6 +91,12 @@ class JoinedHost:
     def name(self) -> str:
         return self.offer.name
 
+    def give_number(self, taken: set[str]) -> None:
+        """Put the smallest free number for the `*` of its name."""
+        if self.name.endswith("*"):
+            names = (f"{self.name[:-1]}{number}" for number in itertools.count())
+            self.offer = replace(self.offer, name=next(n for n in names if n not in taken))
+
     def facts(self) -> dict[str, Any]:
         """The host's row in `environment.json`."""
         join = self.join
@@ -98,13 +112,25 @@ class JoinedHosts:
         rendezvous: Rendezvous,
         sent: SentGraph,
         show: Callable[[str], None] = lambda text: None,
+        identity: RunIdentity | None = None,
+        log_folder: Path | None = None,
     ) -> None:
-        """`sent` is the graph for the hosts; `show` shows a line to the user."""
+        """`sent` is the graph for the hosts; `show` shows a line to the user.
+
+        With an identity, hosts that were started for another run or epoch are refused. What sites print goes into a
+        file for each host in the folder of logs.
+        """
         self.rendezvous, self.sent, self._show = rendezvous, sent, show
         self.machine_facts = machine_facts()
         self._joined: dict[bytes, JoinedHost] = {}  # by connection
         self._host_of: dict[str, JoinedHost] = {}  # by site
         self._unfit: list[tuple[HostOffer, str]] = []  # hosts that could not join, and why
+        self._identity = identity
+        self._log_folder = log_folder
+        self.own_key: Path | None = None  # the file of a key that was made for this run
+        self._join_files: dict[Path, RunIdentity] = {}
+        self._needed = rendezvous.hosts or 1
+        self.launched: LaunchedHosts | None = None  # what starts hosts, if people do not
         self._refused = RefusalCounts()  # messages, by reason and host
         self._is_closed = False
         self._heartbeat_s = 0.0
@@ -123,9 +149,22 @@ class JoinedHosts:
         return self.address.replace(ANY_MACHINE, socket.gethostname())
 
     @property
+    def waiting_text(self) -> str:
+        """What the run waits for, as a line for the user."""
+        if self.launched is not None:
+            return f"waiting for {count_text(self._needed, 'host')} to be launched"
+        return f"waiting for hosts: flowrl host --join {self.join_address}"
+
+    @property
     def machine(self) -> str:
         """The address at which the sites of this machine listen."""
         return self._socket.machine
+
+    def write_join_file(self, path: Path, info: JoinInfo) -> None:
+        """Write a join file, in which `close` puts that the run has ended."""
+        assert info.identity is not None
+        self._join_files[path] = info.identity
+        write_join_file(path, info)
 
     # which hosts have joined
 
@@ -137,6 +176,23 @@ class JoinedHosts:
 
     def facts_by_host(self) -> dict[str, Any]:
         return {host.name: host.facts() for host in self._present()}
+
+    def statuses(self) -> tuple[HostStatus, ...]:
+        """All hosts that have joined, also those that are lost. Any thread may call this."""
+        sites = dict(self._host_of)
+        return tuple(
+            HostStatus(
+                name=host.name,
+                labels=host.offer.labels,
+                address=host.join.address,
+                cores=host.join.cores,
+                cpu=host.join.machine.get("cpu", ""),
+                sites=tuple(site for site, other in sites.items() if other is host),
+                silent_s=time.monotonic() - host.heard_s,
+                why_lost=host.why_lost,
+            )
+            for host in list(self._joined.values())
+        )
 
     def warnings(self) -> list[str]:
         """How hosts that have a site differ from this machine, and which messages were refused."""
@@ -158,19 +214,23 @@ class JoinedHosts:
         deadline = time.monotonic() + self.rendezvous.within_s
         while True:
             self.pump(POLL_S)
+            if self.launched is not None and self.launched.is_waiting:
+                deadline = time.monotonic() + self.rendezvous.within_s
             offers = self.offers()
             open_places = [p for p in wanted if not any(o.matches(p) for o in offers)]
             for offer, why in self._unfit:
                 if any(map(offer.matches, open_places)):
                     raise HostError(f"host '{offer.name}' cannot take part: {why}")
-            if len(offers) >= self.rendezvous.hosts and not open_places:
+            if len(offers) >= self._needed and not open_places:
                 return offers
+            if self.launched is not None and self.launched.failure:
+                raise HostError(self.launched.failure)
             if time.monotonic() > deadline:
                 raise HostError(self._missing_text(open_places))
 
     def _missing_text(self, open_places: list[str]) -> str:
         joined = ", ".join(offer.name for offer in self.offers()) or "none"
-        missing = f"{self.rendezvous.hosts} hosts have"
+        missing = f"{self._needed} hosts have"
         if open_places:
             missing = f"a host for {', '.join(map(repr, open_places))} has"
         return "; ".join(
@@ -204,12 +264,15 @@ class JoinedHosts:
             self._heartbeat_s = now
             for host in self._present():
                 self._send(host, Heartbeat())
+            for line in self.launched.take_news() if self.launched is not None else ():
+                self._show(line)
         for host in self._present():
             if now - host.heard_s > SILENCE_S:
                 host.why_lost = f"nothing was heard of it for {SILENCE_S:g} s"
 
     def _handle_join(self, connection: bytes, data: bytes) -> None:
         host = JoinedHost(connection, data)
+        host.give_number({other.name for other in self._present()})
         why = ""
         if any(host.name == other.name for other in self._present()):
             why = "another host has this name already; give it another with --name"
@@ -223,7 +286,7 @@ class JoinedHosts:
         self._joined[connection] = host
         cpu = host.join.machine.get("cpu")
         self._show(f"host '{host.name}' has joined ({host.join.cores} cores, {cpu})")
-        self._send(host, Welcome(self.sent.config["title"]))
+        self._send(host, Welcome(self.sent.config["title"], host.name))
 
     def _drop(self, host: JoinedHost) -> None:
         """Let a host that was taken for dead know this, so that it ends its sites, and may join again."""
@@ -234,6 +297,10 @@ class JoinedHosts:
     def _why_unfit(self, join: Join) -> str:
         if join.protocol != PROTOCOL:
             return f"it speaks version {join.protocol} of the protocol, and the run {PROTOCOL}"
+        if self._identity is not None and join.run:
+            why = self._identity.refusal_of(RunIdentity(join.run, join.epoch))
+            if why:
+                return why
         found = "; ".join(incompatibilities(self.machine_facts, join.machine))
         return f"{found}; install the same versions" if found else ""
 
@@ -241,8 +308,7 @@ class JoinedHosts:
         if isinstance(message, SitePorts):
             host.ports = message.ports
         elif isinstance(message, SiteOutput):
-            for line in message.text.splitlines():
-                print(f"[{host.name}] {line}", file=sys.stderr, flush=True)
+            self._take_output(host, message.text)
         elif isinstance(message, SiteEnded):
             host.ended_sites.setdefault(message.site, message.why)
         elif isinstance(message, SitesEnded):
@@ -251,6 +317,15 @@ class JoinedHosts:
             host.why_lost = host.why_lost or message.why
         elif isinstance(message, Join):
             raise RefusedMessage("joined twice")
+
+    def _take_output(self, host: JoinedHost, text: str) -> None:
+        """Print what sites of a host have printed, and append it to the host's log."""
+        for line in text.splitlines():
+            print(f"[{host.name}] {line}", file=sys.stderr, flush=True)
+        if self._log_folder is not None:
+            self._log_folder.mkdir(exist_ok=True)
+            with (self._log_folder / f"{host.name}.log").open("a", encoding="utf-8") as log:
+                log.write(text)
 
     # requests
 
@@ -336,12 +411,19 @@ class JoinedHosts:
         if self._is_closed:
             return
         self._is_closed = True
+        for path, identity in self._join_files.items():
+            with suppress(OSError):  # a folder that is gone, or a full disk
+                write_end(path, identity)
+        if self.own_key is not None:
+            self.own_key.unlink(missing_ok=True)
         for host in self._present():
             self._send(host, RunEnded(how))
         deadline = time.monotonic() + LEAVE_TIMEOUT_S
         while self._present() and time.monotonic() < deadline:
             self.pump(POLL_S / 4)
         self._socket.close(LINGER_MS)
+        if self.launched is not None:
+            self.launched.end()
 
 
 def _checked_offer(join: Join) -> HostOffer:

@@ -16,7 +16,7 @@ from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.core.plain_data import DataCodec, MalformedDataError
 from flowrl.runtime.disturbances import Disturbance
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_MESSAGE_BYTES = 64 << 20
 SESSION_BYTES = 16
 HEARTBEAT_S = 1.0  # between the heartbeats of both ends
@@ -34,7 +34,11 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """The host offers itself. `machine` are the facts of `machine_facts`."""
+    """The host offers itself. `machine` are the facts of `machine_facts`.
+
+    In a name that ends with `*`, the run puts a number for it. `run` and `epoch` are those of the join file; they are
+    empty and -1 if the host was given an address.
+    """
 
     protocol: int
     name: str
@@ -43,6 +47,8 @@ class Join:
     joined: str  # the address at which this machine reaches the run
     cores: int
     machine: Mapping[str, str]
+    run: str
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,10 @@ HostMessage = (
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The host has joined the run of this graph."""
+    """The host has joined the run of this graph, which calls it by this name."""
 
     graph: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from flowrl.graph.launch import launcher_label
 from flowrl.graph.model import EDGE_OPTIONS, SNAPSHOT_KEYS, Graph, Limits, paths_text
 from flowrl.graph.param_reader import written_params, written_value
 from flowrl.graph.yaml_text import flow_text
@@ -19,7 +20,7 @@ _SIGNS: Mapping[How, str] = {"added": "+", "removed": "-", "changed": "~"}
 class Change:
     """One difference between two graphs."""
 
-    section: str  # graph, node, edge, warmup or placement
+    section: str  # graph, node, edge, warmup, placement or launch
     name: str
     how: How
     about: str = ""  # describes what was added or removed
@@ -49,6 +50,7 @@ def changes(a: Graph, b: Graph) -> list[Change]:
         *_entry_changes("edge", _edge_entries(a), _edge_entries(b)),
         *_entry_changes("warmup", _phase_entries(a), _phase_entries(b)),
         *_entry_changes("placement", _placement_entries(a), _placement_entries(b)),
+        *_entry_changes("launch", _launch_entries(a), _launch_entries(b)),
     ]
 
 
@@ -63,7 +65,7 @@ def _keeps_bits(change: Change) -> bool:
         return all(EDGE_OPTIONS[key].changes_bytes_only for key in keys)
     if change.section == "graph":
         return all(key.startswith(("limits.", "snapshots.")) for key in keys)
-    return change.section == "placement"
+    return change.section in ("placement", "launch")
 
 
 def _merge_alike(found: list[Change]) -> list[Change]:
@@ -155,6 +157,15 @@ def _short_value(value: Any) -> Any:
 
 def _placement_entries(graph: Graph) -> Entries:
     return {name: (flow_text(sites), sites) for name, sites in graph.placements.items()}
+
+
+def _launch_entries(graph: Graph) -> Entries:
+    """The launchers of a graph by their labels."""
+    found = {}
+    for spec in graph.launch:
+        values = _flattened("", written_params(spec.config))
+        found[launcher_label(spec)] = (spec.type, {"type": spec.type, **values})
+    return found
 
 
 # comparison

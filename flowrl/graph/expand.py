@@ -38,6 +38,8 @@ def expand(graph: Graph, origins: bool = False) -> str:
         lines += [
             f"  {scalar_text(name)}: {flow_text(sites)}" for name, sites in graph.placements.items()
         ]
+    if graph.launch:
+        lines += ["", f"launch: {flow_text([written_value(spec) for spec in graph.launch])}"]
     return "\n".join(lines) + "\n"
 
 

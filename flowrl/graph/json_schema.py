@@ -92,6 +92,7 @@ def _root() -> Schema:
         "edges": _edges(),
         "warmup": _warmup(),
         "placements": _placements(),
+        "launch": _launch(),
     }
 
 
@@ -212,6 +213,12 @@ def _warmup() -> Schema:
 def _placements() -> Schema:
     place = {"type": "string", "pattern": _PLACE, "description": "thread, process or a host"}
     return _closed({}, additional=_closed({}, additional=place))
+
+
+def _launch() -> Schema:
+    launcher = _ref("launcher")
+    several = {"type": "array", "items": launcher}
+    return {"anyOf": [launcher, several], "description": "what starts the hosts of a run"}
 
 
 def _shared_parts(catalogue: Catalogue) -> Iterator[Mapping[str, Any]]:

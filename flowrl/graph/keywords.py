@@ -16,6 +16,7 @@ ROOT_KEYS = (
     "edges",
     "warmup",
     "placements",
+    "launch",
 )
 PART_KEYS = ("about", "params", "ports", "nodes", "edges")  # of a part-graph
 NODE_KEYS = (

@@ -88,11 +88,11 @@ def _load(
     overrides.set_edge_options(edges)
     graph = Graph(name, nodes=scope.nodes, edges=list(edges.values()), files=files)
     graph.folders = tuple(folder.resolve() for folder in catalogue.folders)
-    read_sections(tree.fields, graph, scope.part_ports, scope.broken_nodes, problems)
+    params = scope.node_reader.params
+    read_sections(tree.fields, graph, scope.part_ports, scope.broken_nodes, params)
     share_replicas(graph, problems)
     clear_replaced_params(graph, problems)
     if (warmup := tree.fields.get("warmup")) is not None:
-        params = scope.node_reader.params
         phases = PhaseReader(graph, scope.part_ports, scope.broken_nodes, params, problems)
         graph.phases = phases.read(warmup)
     incomplete = frozenset(reader.incomplete if scope.all_edges_read else scope.nodes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from flowrl.core.config import Config, field_extras
+from flowrl.core.config import Config, PartSpec, field_extras
 from flowrl.core.node import Node
 from flowrl.core.ports import AUTO, In, Out, Port, Rate
 from flowrl.graph.edge_options import EdgeKind, EdgeOption, option
@@ -336,6 +336,7 @@ class Graph:
     edges: list[Edge] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
     placements: dict[str, dict[str, str]] = field(default_factory=dict)
+    launch: tuple[PartSpec, ...] = ()  # what starts the hosts of a run
     files: tuple[Path, ...] = ()
     folders: tuple[Path, ...] = ()  # of the modules beside the graph
 

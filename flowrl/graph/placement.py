@@ -36,7 +36,8 @@ class HostOffer:
 
     def __post_init__(self) -> None:
         for word in (self.name, *self.labels):
-            if not _NAME.fullmatch(word) or word in (*LOCAL_PLACES, "coordinator"):
+            name = word.removesuffix("*") if word == self.name else word  # the run puts a number
+            if not _NAME.fullmatch(name) or name in (*LOCAL_PLACES, "coordinator"):
                 what = f"host: '{word}' cannot be a host's name or label"
                 raise UsageError(
                     f"{what}; expected up to 63 letters, digits, '.', '-' and '_', "

@@ -11,6 +11,7 @@ from typing import Any
 from flowrl.core.config import replaced_params
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.keywords import TORCH_THREADS
+from flowrl.graph.launch import read_launch
 from flowrl.graph.model import (
     SNAPSHOT_KEYS,
     Graph,
@@ -19,6 +20,7 @@ from flowrl.graph.model import (
     SnapshotSettings,
     linked_groups,
 )
+from flowrl.graph.param_reader import ParamReader
 from flowrl.graph.placement import place_problem
 from flowrl.graph.yaml_text import YamlValue
 
@@ -32,9 +34,10 @@ def read_sections(
     graph: Graph,
     parts: Mapping[str, Mapping[str, PortRef]],
     broken: set[str],
-    problems: Problems,
+    params: ParamReader,
 ) -> None:
     """Fill in everything of the graph but nodes, edges and warm-up."""
+    problems = params.problems
     graph.about = _read_about(fields.get("about"), problems)
     graph.seed = _read_number(fields.get("seed"), "seed", 0, (0, 2**63 - 1), problems)
     graph.torch_threads = _read_number(
@@ -44,6 +47,7 @@ def read_sections(
     graph.snapshots = _read_snapshots(fields.get("snapshots"), problems)
     names = {**{n: (n,) for n in (*graph.nodes, *broken)}, **part_members(graph, parts)}
     graph.placements = _read_placements(fields.get("placements"), names, problems)
+    graph.launch = read_launch(fields.get("launch"), params)
 
 
 def part_members(

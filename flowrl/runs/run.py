@@ -279,7 +279,7 @@ class Run:
         """Execute the graph; after the loss of a site go on from the newest snapshot, if that is possible."""
         self._prepare_snapshots(folder)
         if self.sites.are_on_hosts:
-            self.sites.listen_for_hosts(self.show)
+            self.sites.open_to_hosts(folder.path, self.show)
             self.place_on_hosts(folder)
         self.recovery.begin()
         while True:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.cluster.rendezvous import Rendezvous, check_rendezvous
+from flowrl.cluster.rendezvous import Rendezvous, settled_rendezvous
 from flowrl.graph.placement import MAIN, host_places, resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.runtime.sites.graph_transfer import graph_to_send, require_importable
@@ -21,14 +22,14 @@ class RunSites:
     def __init__(
         self, checked: CheckedGraph, placement: str, rendezvous: Rendezvous | None
     ) -> None:
-        self._checked, self._rendezvous = checked, rendezvous
+        self._checked = checked
         graph = checked.graph
         self._placed = resolve_placement(graph, placement)
         # Until hosts have joined, each place that is a host stands for one host.
         self.layout = make_layout(graph, self._placed)
         self.hosts: JoinedHosts | None = None
         self._places = host_places(graph, self._placed)
-        check_rendezvous(self._places, rendezvous)
+        self.rendezvous = settled_rendezvous(self._places, rendezvous, graph.launch)
         if "process" in self.layout.kinds.values():  # on this machine or on a host
             require_importable(graph)
 
@@ -39,18 +40,18 @@ class RunSites:
 
     @property
     def are_on_hosts(self) -> bool:
-        return self._rendezvous is not None
+        return self.rendezvous is not None
 
-    def listen_for_hosts(self, show: Callable[[str], None]) -> None:
-        """Let hosts join. `show` shows a line to the user."""
-        from flowrl.cluster.joined_hosts import JoinedHosts  # imported late, as it loads ZeroMQ
+    def open_to_hosts(self, folder: Path, show: Callable[[str], None]) -> None:
+        """Let hosts join, and start those that are launched. `show` shows a line to the user."""
+        from flowrl.cluster.run_hosts import open_to_hosts  # imported late, as it loads ZeroMQ
 
-        assert self._rendezvous is not None
-        self.hosts = JoinedHosts(self._rendezvous, graph_to_send(self._checked), show)
+        assert self.rendezvous is not None
+        self.hosts = open_to_hosts(self.rendezvous, graph_to_send(self._checked), folder, show)
 
     def place_on_hosts(self, show: Callable[[str], None]) -> None:
         """Wait for hosts, and decide which site is on which host."""
         assert self.hosts is not None
-        show(f"waiting for hosts: flowrl host --join {self.hosts.join_address}")
+        show(self.hosts.waiting_text)
         hosts = self.hosts.wait(self._places)
         self.layout = make_layout(self._checked.graph, self._placed, hosts)

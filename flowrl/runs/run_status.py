@@ -52,7 +52,19 @@ def status_of(run: Run) -> RunStatus:
             for status in statuses
         ),
         edges=tuple(_edges(run.graph, run.sites.layout, statuses)),
+        **_hosts(run),
     )
+
+
+def _hosts(run: Run) -> dict[str, Any]:
+    hosts = run.sites.hosts
+    if hosts is None:
+        return {}
+    launched = hosts.launched
+    return {
+        "hosts": hosts.statuses(),
+        "launchers": launched.statuses() if launched is not None else (),
+    }
 
 
 def _phase(run: Run) -> str:

@@ -20,7 +20,7 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.cluster.rendezvous import check_rendezvous
+from flowrl.cluster.rendezvous import settled_rendezvous
 from flowrl.core.errors import FlowError, UsageError, shortened_repr
 from flowrl.core.json_text import parse_json
 from flowrl.graph.model import Limits
@@ -85,7 +85,7 @@ class SeedRuns:
         self._checked = checked
         self.placement = placement
         placed = resolve_placement(self.graph, placement)
-        check_rendezvous(host_places(self.graph, placed), None)
+        settled_rendezvous(host_places(self.graph, placed), None, ())
         require_importable(self.graph)
         cores = max(len(make_layout(self.graph, placed).kinds), self.graph.most_torch_threads)
         self.at_once = min(at_once or max(usable_cores() // cores, 1), len(seeds))

@@ -97,6 +97,30 @@ class EdgeStats:
 
 
 @dataclass(frozen=True, slots=True)
+class HostStatus:
+    """A host that has joined a run."""
+
+    name: str
+    labels: tuple[str, ...]
+    address: str
+    cores: int
+    cpu: str
+    sites: tuple[str, ...]  # of the run, that it executes
+    silent_s: float  # since it was heard of
+    why_lost: str = ""  # empty while it is there
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherStatus:
+    """What starts some hosts of a run, as it says of itself."""
+
+    label: str
+    waiting: str  # why hosts cannot have joined yet
+    failure: str  # why no host will come any more
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class RunStatus:
     """The status and the progress of a run."""
 
@@ -115,6 +139,8 @@ class RunStatus:
     best_return: float | None
     sites: tuple[SiteStatus, ...]
     edges: tuple[EdgeStats, ...]
+    hosts: tuple[HostStatus, ...] = ()
+    launchers: tuple[LauncherStatus, ...] = ()
 
     @property
     def nodes(self) -> list[NodeStats]:

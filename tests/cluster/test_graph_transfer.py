@@ -184,3 +184,11 @@ def test_a_node_that_is_missing_is_named() -> None:
     there = read_of()
     here = {name: text for name, text in there.items() if name != "node 'l'"}
     assert differing_parts(here, there) == ["node 'l'"]
+
+
+def test_a_host_that_finds_no_type_of_the_graph_names_all_nodes() -> None:
+    here = check(load_data(toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"])))
+    nodes = {"c": {"type": "not_there:A"}, "l": {"type": "not_there:B"}}
+    there = check(load_data({"nodes": nodes, "edges": []}))
+    different = differing_parts(graph_fingerprint(there), graph_fingerprint(here))
+    assert different[:2] == ["node 'c'", "node 'l'"]

@@ -11,6 +11,7 @@ import pytest
 
 from flowrl.cluster.host import HostSettings, RunLost, serve_runs
 from flowrl.cluster.hosted_sites import HostedSites
+from flowrl.cluster.join_file import join_source
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
 from flowrl.graph.placement import HostOffer
@@ -30,21 +31,23 @@ def unused_address() -> str:
 
 
 def test_waiting_for_a_run_ends_in_time() -> None:
-    settings = HostSettings(unused_address(), HostOffer("a"), within_s=0.3)
+    settings = HostSettings(join_source(unused_address(), None), HostOffer("a"), within_s=0.3)
     with pytest.raises(RunLost, match=r"tcp://127\.0\.0\.1:\d+: no run was there within 0\.3 s"):
         serve_runs(settings, lambda text: None)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
 def test_an_address_to_which_no_machine_can_connect_is_refused(address: str) -> None:
-    settings = HostSettings(unused_address(), HostOffer("a"), address=address, within_s=0.1)
+    settings = HostSettings(
+        join_source(unused_address(), None), HostOffer("a"), address=address, within_s=0.1
+    )
     with pytest.raises(UsageError, match="others cannot connect to this address"):
         serve_runs(settings, lambda text: None)
 
 
 def test_joining_another_machine_needs_a_key() -> None:
     with pytest.raises(UsageError, match=r"--join tcp://192\.0\.2\.1:1: others can reach"):
-        serve_runs(HostSettings("tcp://192.0.2.1:1", HostOffer("a")), lambda text: None)
+        join_source("tcp://192.0.2.1:1", None)
 
 
 def test_a_host_that_stays_serves_one_run_after_the_other(tmp_path: Path) -> None:

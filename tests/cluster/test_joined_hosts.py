@@ -18,6 +18,7 @@ from flowrl.channels.refusals import MAX_LINES
 from flowrl.checks.check import check
 from flowrl.cluster.compatibility import host_warnings, incompatibilities, machine_facts
 from flowrl.cluster.control_socket import MAX_RECEIVED_BYTES
+from flowrl.cluster.join_file import RunIdentity
 from flowrl.cluster.joined_hosts import HostError, JoinedHosts
 from flowrl.cluster.messages import (
     PROTOCOL,
@@ -65,7 +66,7 @@ class Guest:
     def join(self, name: str, **fields: Any) -> None:
         """Offer the host to the run; `fields` replace those of a sound message."""
         sound = {"protocol": PROTOCOL, "name": name, "labels": (), "address": "127.0.0.1", "cores": 2,
-                 "joined": self.hosts.address, "machine": machine_facts()}  # fmt: skip
+                 "joined": self.hosts.address, "machine": machine_facts(), "run": "", "epoch": -1}  # fmt: skip
         self.send(Join(**{**sound, **fields}))
 
     def receive(self) -> RunMessage:
@@ -118,7 +119,7 @@ def guest(hosts: JoinedHosts) -> Iterator[Guest]:
 
 def test_a_host_that_joins_is_welcome(hosts: JoinedHosts, guest: Guest, shown: list[str]) -> None:
     guest.join("a", labels=("gpu",))
-    assert guest.receive() == Welcome("graph")
+    assert guest.receive() == Welcome("graph", "a")
     [offer] = hosts.wait(["gpu"])
     assert (offer.name, offer.labels) == ("a", ("gpu",))
     assert shown[0].startswith("host 'a' has joined (")
@@ -139,7 +140,7 @@ def test_a_silent_host_that_comes_back_is_told_that_it_was_dropped(
     hosts: JoinedHosts, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guest.join("a")
-    assert guest.receive() == Welcome("graph")
+    assert guest.receive() == Welcome("graph", "a")
     monkeypatch.setattr("flowrl.cluster.joined_hosts.SILENCE_S", 0.0)
     until(hosts, lambda: not hosts.offers())
     for _ in range(2):
@@ -153,7 +154,7 @@ def test_sites_are_ended_for_others_and_a_host_that_does_not_is_left_out(
     hosts: JoinedHosts, guest: Guest
 ) -> None:
     guest.join("a")
-    assert guest.receive() == Welcome("graph")
+    assert guest.receive() == Welcome("graph", "a")
     hosts.offers()
     for host in hosts._joined.values():
         host.has_sites = True
@@ -164,7 +165,9 @@ def test_sites_are_ended_for_others_and_a_host_that_does_not_is_left_out(
 
 def test_another_protocol_is_refused_with_the_reason(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a", protocol=99)
-    assert guest.receive() == JoinRefused("it speaks version 99 of the protocol, and the run 3")
+    assert guest.receive() == JoinRefused(
+        f"it speaks version 99 of the protocol, and the run {PROTOCOL}"
+    )
     with pytest.raises(HostError, match=r"host 'a' cannot take part: it speaks version 99"):
         hosts.wait(["a"])
 
@@ -176,6 +179,59 @@ def test_an_unfit_host_that_no_place_needs_stops_nothing(hosts: JoinedHosts, gue
     other.join("a")
     assert [offer.name for offer in hosts.wait(["a"])] == ["a"]
     other.close()
+
+
+@pytest.mark.parametrize(
+    ("run", "epoch", "why"),
+    [
+        ("cartpole-2", 3, "it was started for another run (cartpole-2; this is cartpole-1)"),
+        ("cartpole-1", 2, "it was started for epoch 2 of this run, which is in epoch 3 since"),
+        ("cartpole-1", 3, ""),
+        ("", -1, ""),  # by an address that a person has typed
+    ],
+)
+def test_hosts_of_other_runs_and_epochs_are_refused(
+    run: str, epoch: int, why: str, shown: list[str]
+) -> None:
+    identity = RunIdentity("cartpole-1", 3)
+    hosts = JoinedHosts(Rendezvous("tcp://127.0.0.1:*", within_s=0.1), SENT, shown.append, identity)
+    guest = Guest(hosts)
+    guest.join("late", run=run, epoch=epoch)
+    answer = guest.receive()
+    if why:
+        assert isinstance(answer, JoinRefused)
+        assert answer.why.startswith(why)
+        assert f"host 'late' is refused: {why}" in shown[0]
+    else:
+        assert answer == Welcome("graph", "late")
+    guest.close()
+    hosts.close("the test is over")
+
+
+def test_the_run_puts_the_smallest_free_number_for_a_star(hosts: JoinedHosts) -> None:
+    guests = [Guest(hosts) for _ in range(4)]
+    for guest, name in zip(guests[:3], ("cpu-0", "cpu-1", "cpu-2"), strict=True):
+        guest.join("cpu-*")
+        assert guest.receive() == Welcome("graph", name)
+    guests[1].send(HostLeft("it has left"))
+    until(hosts, lambda: len(hosts.offers()) == 2)
+    guests[3].join("cpu-*")
+    assert guests[3].receive() == Welcome("graph", "cpu-1")
+    for guest in guests:
+        guest.close()
+
+
+def test_what_sites_print_is_in_the_log_of_their_host(tmp_path: Path) -> None:
+    rendezvous = Rendezvous("tcp://127.0.0.1:*", within_s=0.1)
+    hosts = JoinedHosts(rendezvous, SENT, log_folder=tmp_path / "hosts")
+    guest = Guest(hosts)
+    guest.join("a")
+    guest.send(SiteOutput("one\n"))
+    guest.send(SiteOutput("two\n"))
+    log = tmp_path / "hosts" / "a.log"
+    until(hosts, lambda: log.exists() and log.read_text() == "one\ntwo\n")
+    guest.close()
+    hosts.close("the test is over")
 
 
 def test_a_name_is_free_again_when_its_host_has_left(hosts: JoinedHosts, guest: Guest) -> None:
@@ -196,7 +252,7 @@ def test_a_name_is_free_again_when_its_host_has_left(hosts: JoinedHosts, guest: 
     until(hosts, lambda: not hosts.offers())
     third = Guest(hosts)
     third.join("a")
-    assert third.receive() == Welcome("graph")
+    assert third.receive() == Welcome("graph", "a")
     third.close()
 
 
@@ -332,7 +388,7 @@ def test_without_the_key_no_host_can_join(tmp_path: Path, monkeypatch: pytest.Mo
     assert not hosts.offers()
     friend = Guest(hosts, tmp_path / "key")
     friend.join("b")
-    assert friend.receive() == Welcome("graph")
+    assert friend.receive() == Welcome("graph", "b")
     for guest in (*guests, friend):
         guest.close()
     hosts.close("the test is over")

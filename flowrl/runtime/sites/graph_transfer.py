@@ -8,7 +8,7 @@ fingerprints: a package of another version that changes the graph ends the run, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,8 @@ def require_importable(graph: Graph) -> None:
 
 def graph_on_this_machine(checked: CheckedGraph) -> dict[str, Any]:
     """Return the configuration for `read_graph` in another process of this machine."""
-    return {"title": checked.graph.name, "graph": expand(checked.graph)}
+    graph = replace(checked.graph, launch=())  # sites start no hosts
+    return {"title": graph.name, "graph": expand(graph)}
 
 
 def graph_to_send(checked: CheckedGraph) -> SentGraph:

@@ -1,0 +1,115 @@
+"""Commands that are hosts: child processes of the run's machine, each of which serves as a host or reaches one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowrl.cluster.launcher import LaunchStatus
+from flowrl.machine.child_process import exit_text
+
+END_S = 5.0  # in which a command ends after SIGTERM
+POLL_S = 0.05
+LAST_BYTES = 2000  # of a log, from which the reason of an end is taken
+FIRST_WAIT_S, MOST_WAIT_S = 1.0, 30.0  # before a command is started again
+
+
+@dataclass(slots=True)
+class HostCommand:
+    """One command, which is started again when it fails."""
+
+    name: str  # for people
+    words: Sequence[str]
+    log: Path
+    text: bytes = field(default=b"", repr=False)  # its standard input
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    next_start_s: float | None = (
+        None  # of the monotonic clock; None while it runs or when it is over
+    )
+    is_over: bool = False
+
+    def start(self) -> None:
+        self.next_start_s = None
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.words,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in the terminal reaches the run only, which ends its hosts
+            )
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError), self.process.stdin as stdin:
+            stdin.write(self.text)
+
+    def last_line(self) -> str:
+        """The last line of its log, which usually says why it has ended."""
+        with self.log.open("rb") as log:
+            log.seek(max(os.fstat(log.fileno()).st_size - LAST_BYTES, 0))
+            lines = log.read().decode(errors="replace").strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+
+class HostCommands:
+    """Starts commands, starts those again that fail, and ends them."""
+
+    def __init__(self, commands: Sequence[HostCommand], restarts: int) -> None:
+        """A command that has failed more than `restarts` times is not started again."""
+        self._commands, self._restarts = commands, restarts
+
+    def start(self) -> None:
+        for command in self._commands:
+            command.start()
+
+    def watch(self) -> LaunchStatus:
+        """Report the commands that have ended. Their hosts are gone for good only if none is left."""
+        news: list[str] = []
+        for command in self._commands:
+            if command.next_start_s is not None and time.monotonic() >= command.next_start_s:
+                command.start()
+            elif command.process is not None and command.next_start_s is None:
+                status = command.process.poll()
+                if status is not None and not command.is_over:
+                    news.append(self._after_end(command, status))
+        failure = ""
+        if all(command.is_over for command in self._commands):
+            failure = f"no host is left; the last one: {news[-1] if news else 'it has ended'}"
+        return LaunchStatus(failure=failure, news=news)
+
+    def _after_end(self, command: HostCommand, status: int) -> str:
+        what = f"{command.name} {exit_text(status)}"
+        last = command.last_line()
+        if last:
+            what += f" ({last})"
+        if status == 0 or command.restarts >= self._restarts:
+            command.is_over = True
+            return what if status == 0 else f"{what}; it is not started again; see {command.log}"
+        wait_s = min(FIRST_WAIT_S * 2**command.restarts, MOST_WAIT_S)
+        command.restarts += 1
+        command.next_start_s = time.monotonic() + wait_s
+        return f"{what}; starting it again in {wait_s:g} s ({command.restarts} of {self._restarts})"
+
+    def end(self) -> None:
+        """End all commands: first politely, then by force."""
+        running = [c.process for c in self._commands if c.process is not None]
+        for process in running:
+            _signal_group(process, signal.SIGTERM)
+        deadline = time.monotonic() + END_S
+        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        for process in running:
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)

@@ -1,0 +1,1 @@
+"""The launchers: one module for each way to start hosts."""
