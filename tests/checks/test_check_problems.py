@@ -47,8 +47,8 @@ def test_an_unknown_key_of_the_graph_is_reported_with_the_nearest_name(problems)
 
 def test_the_hint_for_an_unknown_key_lists_the_sections_that_nodes_can_take(problems):
     assert problems("extends: cartpole_dqn\nzzz: 1") == [
-        "g.yaml:2:1: unknown key 'zzz'; known: about, edges, env, extends, launch, limits, model, modules, nodes, params, "
-        "placements, policy, …"
+        "g.yaml:2:1: unknown key 'zzz'; known: about, edges, env, extends, launch, limits, model, modules, nodes, "
+        "params, placements, policy, …"
     ]
 
 
