@@ -158,7 +158,7 @@ class Algorithm(Policy):
     unrolls: ClassVar[UnrollRule] = "never"
     # Whether `learn` says when batch normalisation learns the statistics of a batch (`network.batch_statistics`).
     learns_batch_statistics: ClassVar[bool] = False
-    # Settings of a learner (such as `precision`) with which it cannot learn, and why.
+    # Settings of a learner (such as `precision`, or `replicas`) with which it cannot learn, and why.
     refused_settings: ClassVar[Mapping[str, str]] = {}
     Learn: ClassVar[type[NetworkLearnMode]]
 
@@ -297,6 +297,13 @@ class Algorithm(Policy):
 
     def eval_mode(self, seed: int) -> NetworkActMode:
         return self._act_mode(self.eval_steps(), {"action": self.action}, seed, False)
+
+    @property
+    def refuses_groups(self) -> str:
+        """Why it cannot learn in a group of learners; empty if it can."""
+        if self.learns_batch_statistics:
+            return f"{self.name} normalises by statistics of batches, which the learners of a group do not share"
+        return self.refused_settings.get("replicas", "")
 
     def score_columns(self) -> Schema:
         heads = [head for head in SCORE_HEADS if head in self.acting_heads()]

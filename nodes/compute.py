@@ -33,12 +33,12 @@ DEFAULT = Compute()
 SETTINGS = ("device", "precision", "compile", "accumulate")  # the parameters of a learner
 
 
-def compute_of(config: Any) -> Compute:
+def compute_of(config: Any, group: Group = ALONE) -> Compute:
     """How a learner with this config computes; raise `UnsoundError` if it cannot do so here."""
     device = available_device(config.device)
     if config.compile:
         _check_compiler(device)
-    return Compute(device, config.precision, config.compile, config.accumulate)
+    return Compute(device, config.precision, config.compile, config.accumulate, group)
 
 
 def check_settings(config: Any, policy: str, refused: Mapping[str, str] | None) -> None:

@@ -7,12 +7,16 @@ normalised over all rows.
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from flowrl.nodes.lazy import torch
+from flowrl.core.batch import Array
+from flowrl.core.replica_group import ReplicaGroup
+from flowrl.nodes.devices import to_numpy
+from flowrl.nodes.lazy import tensor, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,6 +44,13 @@ class Group:
             counts = self._counts(own)
             self.rows, self.begin = sum(counts), sum(counts[: self.replica])
             self.share = own / self.rows
+
+    def sum_numbers(self, numbers: Sequence[float]) -> list[float]:
+        """The sum over all learners of each of these numbers."""
+        if self.size == 1:
+            return list(numbers)
+        found: list[float] = self.sum(torch.tensor(numbers, dtype=torch.float64)).tolist()
+        return found
 
     def sum_gradients(self, grads: Tensor) -> None:
         """Replace gradients, each weighted by its share, by their sum."""
@@ -69,6 +80,25 @@ class Group:
         counts[self.replica] = own
         found: Sequence[int] = self.sum(counts).tolist()
         return found
+
+
+class GraphGroup(Group):
+    """A group whose learners are the replicas of a node in a graph. The engine adds, in the order of the replicas."""
+
+    def __init__(self, replicas: ReplicaGroup) -> None:
+        super().__init__(replicas.replica, replicas.size)
+        self._replicas = replicas
+
+    def sum(self, values: Tensor) -> Tensor:
+        return tensor(self._replicas.sum(to_numpy(values))).to(values.device)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        parts = self._replicas.gather(to_numpy(rows).copy())
+        joined: Tensor = torch.cat([tensor(part) for part in parts])
+        return joined.to(rows.device)
+
+    def _counts(self, own: int) -> Sequence[int]:
+        return self._replicas.gather(own)
 
 
 class ThreadGroup(Group):
@@ -136,6 +166,28 @@ class ProcessGroup(Group):
     def close(self) -> None:
         """End the connections to the other processes of the group."""
         self._distributed.destroy_process_group()
+
+
+def check_equal_weights(
+    group: ReplicaGroup, train_iter: int, names: Sequence[str], weights: Mapping[str, Array]
+) -> None:
+    """Raise an error if the learners of a group have different weights, or metrics of different names."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode() + weights[name].tobytes())
+    found = group.gather([digest.hexdigest(), *names])
+    for replica, (theirs, *their_names) in enumerate(found):
+        if their_names != found[0][1:]:
+            only = ", ".join(sorted(set(their_names) ^ set(found[0][1:])))
+            raise RuntimeError(
+                f"replica {replica} of the group and replica 0 have different metrics ({only}); what is reported "
+                "must not depend on the rows of one replica"
+            )
+        if theirs != found[0][0]:
+            raise RuntimeError(
+                f"after train iteration {train_iter}, replica {replica} of the group has other weights than replica 0; "
+                "what changes weights beside gradients, such as a hook, must not depend on the rows of one replica"
+            )
 
 
 def added_in_order(values: Sequence[Tensor]) -> Tensor:

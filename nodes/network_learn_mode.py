@@ -168,9 +168,8 @@ class NetworkLearnMode:
 
     def __init__(self, policy: Algorithm, seed: int, compute: Compute = DEFAULT) -> None:
         self.policy, self.config, self.compute = policy, policy.config, compute
-        if compute.group.size > 1 and policy.learns_batch_statistics:
-            what = f"{policy.name} normalises by statistics of batches, which the learners of a group do not share"
-            raise UnsoundError(what, "give it one learner", "policy")
+        if compute.group.size > 1 and policy.refuses_groups:
+            raise UnsoundError(policy.refuses_groups, "give it one learner", "policy")
         self.iters = 0  # finished train iterations
         self.rng = np.random.default_rng(seed)
         self.generator = torch.Generator().manual_seed(seed)

@@ -90,10 +90,14 @@ def _rates(
 
 
 def _equations(graph: Graph, edge: Edge, rates: Mapping[PortRef, int]) -> Iterator[_Equation]:
-    """Yield an edge's equations. A fan-in takes one token of each replica; several consumers take tokens in turn."""
+    """Yield an edge's equations. A fan-in takes one token of each replica; several consumers take tokens in turn.
+
+    The replicas of a group take their parts of the same token.
+    """
     to = graph.nodes[edge.to.node]
     for source in edge.sources:
-        consumers = to.replicas if graph.nodes[source.node].replicas == 1 else 1
+        is_dealt = graph.nodes[source.node].replicas == 1 and not to.is_group
+        consumers = to.replicas if is_dealt else 1
         producer: Key = source.node if source in rates else source
         consumer: Key = edge.to.node if edge.to in rates else edge.to
         given, taken = rates.get(source, 1), rates.get(edge.to, 1) * consumers

@@ -10,6 +10,7 @@ from flowrl.checks.columns import column_problems, warmup_column_problems, weigh
 from flowrl.checks.compression import compression_problems
 from flowrl.checks.connections import connection_problems
 from flowrl.checks.descriptions import EnvUse, NodeDescriber
+from flowrl.checks.groups import group_problems
 from flowrl.checks.learned_columns import LearnedColumns, learned_columns
 from flowrl.checks.lossy_edges import lossy_edge_problems
 from flowrl.checks.row_order import row_order_problems
@@ -92,6 +93,7 @@ def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool, runs_here: bool) ->
     problems.extend(staleness_problems(graph, program.round.order))
     problems.extend(lossy_edge_problems(graph, program))
     problems.extend(compression_problems(graph))
+    problems.extend(group_problems(graph, program, described))
     problems.extend(_failure_problems(graph))
     graph = _with_resolved_parameters(graph, described.facts)
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
@@ -118,12 +120,20 @@ def _with_resolved_parameters(graph: Graph, facts: Mapping[str, Facts]) -> Graph
 
 
 def _failure_problems(graph: Graph) -> Iterator[Problem]:
-    """Yield a problem for each node with `on_failure: ignore` whose output other nodes wait for."""
+    """Yield a problem for each node whose failures others could not stand.
+
+    That are nodes with `on_failure: ignore` whose output other nodes wait for, and groups.
+    """
     taken = {s for e in graph.edges if e.kind == "stream" for s in e.sources}
     for name, spec in graph.nodes.items():
         outs = [
             p for p, k in spec.cls.ports.items() if isinstance(k, Out) and PortRef(name, p) in taken
         ]
+        if spec.on_failure != "stop" and spec.is_group:
+            what = f"nodes.{name}: on_failure is {spec.on_failure}, and its replicas fire together"
+            yield Problem(
+                str(spec.location()), what, "leave on_failure out, or give it one replica"
+            )
         if spec.on_failure == "ignore" and outs:
             yield Problem(
                 str(spec.location()),

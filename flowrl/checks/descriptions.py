@@ -99,6 +99,7 @@ class NodeDescriber:
             self._client_roles.get(name, frozenset()),
             frozenset(e.to.port for e in edges if self._is_live(e)),
             wants_notes=self.envs == "play",
+            group_size=spec.replicas if spec.is_group else 1,
             runs_here=self._runs_here,
         )
         found = describe(spec, config, known, self._in_fork)
@@ -164,16 +165,23 @@ class NodeDescriber:
         return given[0]
 
     def _count_rows(self, edge: Edge) -> None:
-        """Store the rows of a token at an input. A fan-in of replicas concatenates their rows."""
-        total = 0
+        """Store the rows of a token at an input of a replica.
+
+        A fan-in of replicas concatenates their rows, and the replicas of a group share them.
+        """
+        total, to = 0, self.graph.nodes[edge.to.node]
         for source in edge.sources:
             rows = self.descriptions.facts[source.node].rows.get(source.port)
             if rows is None:
                 rows = self._inherited_rows(source.node)
             if rows is None:
                 return
-            fan_in = self.graph.nodes[edge.to.node].replicas == 1 and edge.merge != "any"
-            total += rows * (self.graph.nodes[source.node].replicas if fan_in else 1)
+            replicas = self.graph.nodes[source.node].replicas
+            if to.is_group and replicas != to.replicas:
+                total += rows // to.replicas * replicas
+            else:
+                fan_in = to.replicas == 1 and edge.merge != "any"
+                total += rows * (replicas if fan_in else 1)
         self.descriptions.rows[edge.to] = total
 
     def _inherited_rows(self, name: str) -> int | None:

@@ -141,7 +141,7 @@ def _replica_problems(graph: Graph) -> Iterable[Problem]:
         to = graph.nodes[edge.to.node]
         for source in edge.sources if edge.kind == "stream" else ():
             count = graph.nodes[source.node].replicas
-            if to.replicas > 1 and count not in (1, to.replicas):
+            if to.replicas > 1 and count not in (1, to.replicas) and not to.is_group:
                 what = f"{edge}: {source.node} has {count} replicas and {to.name} has {to.replicas}"
                 hint = "give them the same number, or let one of them have 1"
                 yield Problem(str(edge.location), what, hint)

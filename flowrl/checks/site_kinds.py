@@ -64,7 +64,7 @@ def is_paced_by_one_learner(checked: CheckedGraph) -> bool:
     paced = {node for p in program.paced for node in p.schedule.firings}
     return (
         len(learners) == 1
-        and graph.nodes[learners[0]].replicas == 1
+        and (graph.nodes[learners[0]].replicas == 1 or graph.nodes[learners[0]].is_group)
         and paced.isdisjoint([*learners, *graph.nodes_of_role("collector")])
         and all(p.source.node in paced | set(learners) for p in program.paced)
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from flowrl.core.batch import Schema
 from flowrl.core.histogram import Histogram, histogram_of
+from flowrl.core.replica_group import ReplicaGroup
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 T = TypeVar("T")
@@ -124,6 +125,8 @@ class Context:
     restarts: int = 0
     # The time of parts of the node's firings, by name; see `timed`.
     parts_s: dict[str, float] = field(default_factory=dict)
+    # The replicas that fire together with this one, if they form a group (`Node.replicas_form_group`).
+    group: ReplicaGroup | None = None
     # Called when a firing first counts or records something. A service notifies its client by it.
     on_pending: Callable[[], None] = lambda: None
     _pending_count: Count | None = None
@@ -132,13 +135,20 @@ class Context:
     def key(self) -> str:
         return instance_key(self.name, self.replica)
 
+    @property
+    def counted_as(self) -> str:
+        """The key in clocks under which firings are counted. Those of a group are one, whatever its replicas."""
+        return self.key if self.group is None else self.name
+
     def seed_for(self, purpose: str) -> int:
         """Return a 63-bit seed for one purpose, derived from the run's seed and the node's name and replica.
 
-        After a restart the seed is another one, so that the node does not repeat what made it fail.
+        The replicas of a group have the same seed. After a restart the seed is another one, so that the node does not
+        repeat what made it fail.
         """
         restart = f"/restart {self.restarts}" if self.restarts else ""
-        text = f"{self.seed}/{self.name}/{self.replica}/{purpose}{restart}".encode()
+        replica = self.replica if self.group is None else 0
+        text = f"{self.seed}/{self.name}/{replica}/{purpose}{restart}".encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1
 
     def rng(self, purpose: str) -> np.random.Generator:

@@ -42,6 +42,8 @@ class Surroundings:
     live_inputs: frozenset[str] = frozenset()
     # Whether the node may take its time to look for what its `Facts.notes` say, for `flowrl check`.
     wants_notes: bool = False
+    # The replicas of the node's group, among which the rows of each token are split; 1: there is no group.
+    group_size: int = 1
     # Whether the graph is to run on this machine. If not, it is read to act with what a run of it has learned.
     runs_here: bool = True
 
@@ -136,6 +138,9 @@ class Node:
     # Whether it may give a verdict (`ctx.verdict`). If a node that fires in rounds may, placed runs copy the learner's
     # state in every round, because the verdict may cut the run in an earlier one.
     may_end_run: ClassVar[bool] = True
+    # Whether replicas of it form a group, which is one node to the graph: they fire together, each with its part of the
+    # rows of each token, and exchange values by `ctx.group`. Records and states are those of replica 0.
+    replicas_form_group: ClassVar[bool] = False
     # The names of attributes that are no state, such as caches and open files. Snapshots leave them out.
     unsaved: ClassVar[tuple[str, ...]] = ()
     Config: ClassVar[type[BaseConfig]] = BaseConfig

@@ -54,6 +54,11 @@ class NodeSpec:
         """Whether the node fires with whatever tokens there are, so that none of its rates balances."""
         return self.cls.fires_on_any(self.config)
 
+    @property
+    def is_group(self) -> bool:
+        """Whether it has several replicas that fire together, each with its part of the rows of each token."""
+        return self.replicas > 1 and self.cls.replicas_form_group
+
     def port(self, name: str) -> Port:
         return self.cls.ports[name]
 

@@ -96,9 +96,8 @@ class NodeReader:
             failure = "stop"
         elif on_failure is not None and failure != "stop" and cls is not None:
             self.check_on_failure(name, on_failure, cls)
-        if replicas is not None and count > 1 and cls is not None and cls.role == "learner":
-            hint = "leave replicas out: groups of learners are not implemented yet"
-            self.problems.add(replicas.location, f"nodes.{name}: a learner has one replica", hint)
+        if replicas is not None and count > 1 and cls is not None:
+            self.check_replicas(name, replicas, cls)
         return EngineKeys(count, cast(OnFailure, failure), torch_threads)
 
     def read_number(
@@ -119,6 +118,13 @@ class NodeReader:
         if cls.fire is Node.fire:
             what = f"nodes.{name}: a service computes within the firing of its client"
             self.problems.add(item.entry_location, what, f"give {key} to the client")
+
+    def check_replicas(self, name: str, item: YamlValue, cls: type[Node]) -> None:
+        """Refuse several replicas of a learner that would learn different weights."""
+        if cls.role == "learner" and not cls.replicas_form_group:
+            what = f"nodes.{name}: replicas of {cls.__name__} would each learn weights of their own"
+            hint = "leave replicas out, or take a type whose replicas learn as a group, such as `learner`"
+            self.problems.add(item.location, what, hint)
 
     def check_on_failure(self, name: str, item: YamlValue, cls: type[Node]) -> None:
         if cls.role == "learner":

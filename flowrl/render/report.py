@@ -66,11 +66,14 @@ def schedule_lines(checked: CheckedGraph) -> list[str]:
 def _firings(checked: CheckedGraph, schedule: Schedule) -> str:
     shown, often = [], fires_without_rate(schedule)
     for name in schedule.order:
-        replicas = checked.graph.nodes[name].replicas
+        spec = checked.graph.nodes[name]
         times = schedule.firings[name]
         text = name if times == 1 else f"{name} x {times}"
         text = f"{name}, when it can" if name in often else text
-        shown.append(f"{text} ({replicas} replicas)" if replicas > 1 else text)
+        count = (
+            f" (a group of {spec.replicas})" if spec.is_group else f" ({spec.replicas} replicas)"
+        )
+        shown.append(text + count if spec.replicas > 1 else text)
     return ", ".join(shown)
 
 

@@ -119,12 +119,13 @@ def _names(edge: Edge) -> set[str]:
 
 
 def replayable_nodes(graph: Graph, inputs: Iterable[str]) -> list[str]:
-    """Return the nodes that fire and whose inputs were all recorded."""
+    """Return the nodes that fire by themselves and whose inputs were all recorded."""
     recorded = set(inputs)
     return [
         name
         for name, spec in graph.nodes.items()
         if spec.fires
+        and not spec.is_group
         and all(str(e.to) in recorded for e in graph.edges_into(name) if e.kind != "link")
     ]
 

@@ -227,6 +227,11 @@ def _require_replayable(tape: Tape, graph: Graph, name: str) -> None:
             f"{tape.path}: '{name}' also reads {', '.join(missing)}, which the tape does not have; record all edges of "
             f"the node: flowrl record GRAPH {name}"
         )
+    if graph.nodes[name].is_group:
+        raise UsageError(
+            f"{tape.path}: the replicas of '{name}' exchange values while they fire, which the tape does not have; "
+            "record and replay the graph with one replica of it"
+        )
     own = {name, *exclusive_services(graph)[name]}
     for edge in link_edges(graph):
         if edge.to.node in own and edge.source.node not in own:

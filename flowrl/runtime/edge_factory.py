@@ -23,6 +23,7 @@ from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
+from flowrl.runtime.group_exchange import GroupExchange
 from flowrl.runtime.half_precision import EdgeRounding
 from flowrl.runtime.lagged_versions import LaggedVersions
 from flowrl.runtime.site_state import SiteState
@@ -62,6 +63,10 @@ class EdgeFactory:
         if edge.dtype == "float32":
             return None
         return self._roundings.setdefault(edge.to, EdgeRounding(edge))
+
+    def group_exchange(self, node: str) -> GroupExchange:
+        """Return the exchange of a group that has replicas on this site."""
+        return GroupExchange()
 
     # streams
 

@@ -53,10 +53,12 @@ class FailedFiring:
 def keep_failed_firing(error: NodeError, instances: Instances) -> None:
     """Keep the firing with the error, if it is one of these instances, and its inputs are data of a usual size.
 
-    A failed env leaves a file of its own, with which its episode is replayed.
+    A failed env leaves a file of its own, with which its episode is replayed. A replica of a group cannot fire alone.
     """
     instance = next((i for i in instances.all() if i.key == error.node), None)
     if instance is None or error.inputs is None or attached_files(error):
+        return
+    if instance.ctx.group is not None:
         return
     try:
         inputs = {port: encode_value(value) for port, value in error.inputs.items()}

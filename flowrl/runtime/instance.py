@@ -107,9 +107,15 @@ class Instance:
         return self.role == "learner"
 
     @property
+    def follows(self) -> bool:
+        """Whether it belongs to a group whose records, counts and states are those of another replica."""
+        return self.ctx.group is not None and self.ctx.replica > 0
+
+    @property
     def position(self) -> Position:
-        """The position of the current firing, or of the next one."""
-        return (*self.site.position_prefix, self.order_index, self.ctx.replica, self.fired)
+        """The position of the current firing, or of the next one. The replicas of a group fire at one position."""
+        replica = 0 if self.follows else self.ctx.replica
+        return (*self.site.position_prefix, self.order_index, replica, self.fired)
 
     def replace_node(self, node: Node) -> None:
         self._set_node(node)
@@ -151,18 +157,34 @@ class Instance:
         site.last_fired_s = now
 
     def _fire(self) -> None:
-        ctx = self.ctx
-        values: Sequence[Any] = ()
+        self.complete(self.call(self.take_values()))
+
+    # the parts of a firing, between which the replicas of a group wait for each other
+
+    def take_values(self) -> Sequence[Any]:
+        """Take the tokens of a firing."""
         try:
-            values = self._values()
+            return self._values()
+        except NodeError:
+            raise
+        except RAISED as error:
+            raise self._node_error(error, ()) from error
+
+    def call(self, values: Sequence[Any]) -> list[Sequence[Any]]:
+        """Call the node with the tokens of a firing; return the tokens of each consumed output."""
+        try:
             result = self._call(*values)
-            outputs = self._outputs.tokens(result, self._consumed_outputs)
+            return self._outputs.tokens(result, self._consumed_outputs)
         except NodeError:
             raise
         except RAISED as error:
             raise self._node_error(error, values) from error
+
+    def complete(self, outputs: list[Sequence[Any]]) -> None:
+        """Emit what the node counted and recorded, and push its tokens."""
+        ctx = self.ctx
         if self.is_learner:
-            ctx.clock = ctx.clock.add(self.key, train_iters=1)
+            ctx.clock = ctx.clock.add(ctx.counted_as, train_iters=1)
             self.on_count(self, ONE_ITERATION)
         if ctx.has_pending:
             self._emit_pending()
@@ -225,6 +247,9 @@ class Instance:
     def _emit_pending(self) -> None:
         """Emit the counts and records of the node and of the services that it called."""
         ctx = self.ctx
+        if self.follows:
+            self.discard_records()
+            return
         for context in (ctx, *self.services):
             count = context.take_count()
             if count is not None:

@@ -17,11 +17,21 @@ from flowrl.core.state import State
 from flowrl.graph.model import Edge, NodeSpec, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair
 from flowrl.runtime.edge_factory import EdgeFactory, reads_round_ends
+from flowrl.runtime.group_firing import GroupFiring
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.linked_nodes import LinkedNodes
 from flowrl.runtime.stale_tokens import stale_token_filters
 from flowrl.runtime.state_versions import StateVersions
-from flowrl.runtime.streams import Push, PushInTurn, Queue, Take, take_if_ready, take_list, take_one
+from flowrl.runtime.streams import (
+    Push,
+    PushInTurn,
+    PushParts,
+    Queue,
+    Take,
+    take_if_ready,
+    take_list,
+    take_one,
+)
 from flowrl.runtime.token_hashing import TokenHasher
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary, summarise
 
@@ -51,6 +61,7 @@ class Instances:
                 edge.to: edges.make_queues(edge) for edge in streams
             }
             self.versions = self._make_versions()
+            self.groups = self._make_groups()
             self.connect(checked.program.schedules)
         except BaseException:
             self._nodes.close()
@@ -143,6 +154,8 @@ class Instances:
 
     def close(self) -> None:
         """Close every node once. Errors are kept in `close_errors`."""
+        for group in self.groups.values():
+            group.close()
         self._nodes.close()
 
     @property
@@ -162,6 +175,22 @@ class Instances:
                     instance.services = self._nodes.service_contexts(node.ctx)
                     by_node.setdefault(name, []).append(instance)
         return by_node
+
+    def _make_groups(self) -> dict[str, GroupFiring]:
+        graph, found = self.checked.graph, {}
+        for name, instances in self.by_node.items():
+            if graph.nodes[name].is_group:
+                exchange = self._edges.group_exchange(name)
+                is_fed_by_replicas = any(
+                    graph.nodes[source.node].replicas == graph.nodes[name].replicas
+                    for edge in graph.edges_into(name)
+                    for source in edge.sources
+                    if edge.kind == "stream"
+                )
+                found[name] = GroupFiring(
+                    instances, exchange, graph.torch_threads, is_fed_by_replicas
+                )
+        return found
 
     def _learned_columns(self, node: str) -> dict[str, frozenset[str]]:
         """Return the columns of each output that the engine must check, because a learner learns from them."""
@@ -242,18 +271,28 @@ class Instances:
                     by_pair = sorted(self.queues[edge.to].items())
                     producer = (number, instance.ctx.replica)
                     own = [(pair, q) for pair, q in by_pair if pair[:2] == producer]
-                    push = own[0][1].append
-                    if len(own) > 1:
-                        push = shared = PushInTurn([queue for _, queue in own])
-                        instance.shared_outputs.append(shared)
-                    if self._hasher is not None:
-                        pairs = [pair for pair, _ in own]
-                        push = self._hasher.hashed_push(instance, edge, pairs, push)
+                    push = self._push(instance, edge, own)
                     rounding = self._edges.rounding(edge)
                     if rounding is not None:
                         push = rounding.rounded_push(instance.key, push)
                     pushes.setdefault(source.port, []).append(push)
         return pushes
+
+    def _push(self, instance: Instance, edge: Edge, own: list[tuple[ReplicaPair, Queue]]) -> Push:
+        """Return how an instance pushes to its queues of an edge."""
+        consumer = self.checked.graph.nodes[edge.to.node]
+        if len(own) > 1 and consumer.is_group:
+            in_order = edge.to.port in self.checked.facts[consumer.name].needs_order
+            return PushParts(
+                consumer.name, [self._push(instance, edge, [one]) for one in own], in_order
+            )
+        push = own[0][1].append
+        if len(own) > 1:
+            push = shared = PushInTurn([queue for _, queue in own])
+            instance.shared_outputs.append(shared)
+        if self._hasher is not None:
+            push = self._hasher.hashed_push(instance, edge, [pair for pair, _ in own], push)
+        return push
 
     def _queues_into(self, edge: Edge, replica: int) -> list[Queue]:
         """Return the queues of an instance from the sources of an edge, which may be some of those in the graph."""

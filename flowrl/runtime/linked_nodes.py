@@ -13,6 +13,7 @@ from flowrl.core.context import Context, ServiceExample, instance_key
 from flowrl.core.errors import LOADING_STATE, FlowError, NodeError
 from flowrl.core.node import Facts, Node
 from flowrl.core.ports import In, Link, Out, Service
+from flowrl.core.replica_group import ReplicaGroup
 from flowrl.core.reseeding import Reseeding
 from flowrl.core.saved_state import SavedState
 from flowrl.graph.model import Edge, Graph, NodeSpec, client_roles, link_edges
@@ -212,7 +213,7 @@ def load_node_state(node: Node, data: Mapping[str, Any]) -> None:
     """Load the state of a node from the data of its part of a snapshot; in a forked run, with other random numbers."""
     state = data["state"]
     if data.get(RESEED):
-        state = node.reseeded(state, Reseeding(f"{node.ctx.seed}/{node.ctx.key}"))
+        state = node.reseeded(state, Reseeding(f"{node.ctx.seed}/{node.ctx.counted_as}"))
     node.load_state_dict(state)
 
 
@@ -239,6 +240,7 @@ def context_of(checked: CheckedGraph, spec: NodeSpec, replica: int, seed: int) -
         consumed_outputs=schedule.active_outputs(spec.name),
         may_end_run=spec.cls.may_end_run,
         effect_timing="later" if spec.fires else "never",
+        group=ReplicaGroup(replica, spec.replicas) if spec.is_group else None,
     )
 
 

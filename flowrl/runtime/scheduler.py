@@ -266,27 +266,66 @@ class Scheduler(ABC):
         for index, name in enumerate(schedule.order):
             times = schedule.firings[name]
             paced = self._paced_steps(name, index)
+            if name in self.instances.groups:
+                steps.append(self._group_step(name, index, times, paced))
+                continue
             if paced is not None and not self._edges.is_local(name, 0):
-                if name not in self._remote_instances:  # a continued run may have left its warm-up
-                    fired = firings_before(self.program, self.site.rounds, name)
-                    self._remote_instances[name] = RemoteInstance(fired)
-                remote = self._remote_instances[name]
+                remote = self._remote_instance(name)
                 has_fired = self._edges.remote_firings(name) if name in may_lack else None
                 sequence = RemoteFiringSequence(remote, paced, self, has_fired)
                 steps.append(ScheduleStep(index, 0, sequence.run, times, remote))
             for instance in self.instances.by_node.get(name, ()):
                 instance.order_index = index
-                fire = self._fire_of(instance, paced, name in may_lack, name in without_rate)
+                fire = self._guarded_fire(instance)
+                fire = self._fire_of(instance, fire, paced, name in may_lack, name in without_rate)
                 steps.append(ScheduleStep(index, instance.ctx.replica, fire, times, instance))
         return steps
 
+    def _group_step(
+        self, name: str, index: int, times: int, paced: PacedSteps | None
+    ) -> ScheduleStep:
+        """Return the step of a group. Its replicas on this site fire together, at the position of replica 0.
+
+        Where replica 0 lives on another site, what its states pace on this site fires after each firing of the group:
+        replica 0 cannot fire again before.
+        """
+        group = self.instances.groups[name]
+        first = group.instances[0]
+        for instance in group.instances:
+            instance.order_index = index
+        if self._edges.is_local(name, 0):
+            fire = self._fire_of(first, group.fire, paced, may_lack=False, has_no_rate=False)
+        elif paced is None:
+            fire = group.fire
+        else:
+            sequence = RemoteFiringSequence(self._remote_instance(name), paced, self, None)
+
+            def fire() -> None:
+                group.fire()
+                sequence.run()
+
+        return ScheduleStep(index, 0, fire, times, first)
+
+    def _remote_instance(self, name: str) -> RemoteInstance:
+        if name not in self._remote_instances:  # a continued run may have left its warm-up
+            fired = firings_before(self.program, self.site.rounds, name)
+            self._remote_instances[name] = RemoteInstance(fired)
+        return self._remote_instances[name]
+
+    def _guarded_fire(self, instance: Instance) -> Fire:
+        if instance.spec.on_failure == "stop":
+            return instance.fire
+        return FailureGuard(instance, self.instances.recreate_node).fire
+
     def _fire_of(
-        self, instance: Instance, paced: PacedSteps | None, may_lack: bool, has_no_rate: bool
+        self,
+        instance: Instance,
+        fire: Fire,
+        paced: PacedSteps | None,
+        may_lack: bool,
+        has_no_rate: bool,
     ) -> Fire:
-        """Return the function that fires an instance: `FiringSequence.run`, or `Instance.fire` if that is enough."""
-        fire = instance.fire
-        if instance.spec.on_failure != "stop":
-            fire = FailureGuard(instance, self.instances.recreate_node).fire
+        """Return the function that fires an instance: `FiringSequence.run`, or `fire` itself if that is enough."""
         versions = self.instances.versions.values()
         sequence = FiringSequence(
             instance,

@@ -64,7 +64,8 @@ class SerialExecutor(Scheduler):
 
     def _with_role(self, role: str) -> list[Instance]:
         names = self.graph.nodes_of_role(role)
-        return [instance for name in names for instance in self.instances.by_node[name]]
+        by_node = self.instances.by_node
+        return [instance for name in names for instance in by_node[name] if not instance.follows]
 
     # the methods of `Executor`
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flowrl.core.batch import Batch
+from flowrl.core.errors import NodeError
+from flowrl.core.row_order import split_rows
 from flowrl.core.state import EMPTY_CLOCK, Clock
 
 Token = tuple[Any, Clock]  # a value, and the clock of its causal past
@@ -82,6 +84,25 @@ class PushInTurn:
     def __call__(self, token: Token) -> None:
         self._pushes[self.turn](token)
         self.turn = (self.turn + 1) % len(self._pushes)
+
+
+class PushParts:
+    """Pushes a part of the rows of each token to each replica of a group."""
+
+    def __init__(self, consumer: str, pushes: list[Push], in_order: bool) -> None:
+        """`in_order`: whether the rows of a part must be in the order of time."""
+        self._consumer, self._pushes, self._in_order = consumer, pushes, in_order
+
+    def __call__(self, token: Token) -> None:
+        rows, clock = token
+        try:
+            parts = split_rows(rows, len(self._pushes), self._in_order)
+        except ValueError as error:
+            raise NodeError(
+                self._consumer, "splitting a token among its replicas", error
+            ) from error
+        for push, part in zip(self._pushes, parts, strict=True):
+            push((part, clock))
 
 
 def _concatenated(tokens: list[Token]) -> Token:

@@ -11,12 +11,12 @@ from flowrl.core.batch import Batch, Rows, as_batch, row_bytes
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
+from flowrl.core.row_order import with_marked_end
 from flowrl.nodes.buffers.counters import Counters
 from flowrl.nodes.buffers.pacing import OutputConfig
 from flowrl.nodes.buffers.sampling.uniform import requested_size
 from flowrl.nodes.buffers.storage.plan import input_schema
 from flowrl.nodes.nstep import nstep_policy, nstep_rule, with_summed_rewards
-from flowrl.nodes.row_order import with_marked_end
 
 
 class QueueBuffer(Node):

@@ -9,7 +9,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import ANY, In, Out
-from flowrl.nodes.row_order import with_marked_end
+from flowrl.core.row_order import with_marked_end
 
 
 class RowSplitter(Node):

@@ -11,6 +11,7 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import Out
+from flowrl.core.row_order import LAST, with_marked_end
 from flowrl.nodes.datasets.formats import format_of
 from flowrl.nodes.datasets.metadata import require_fitting_rewards
 from flowrl.nodes.datasets.row_checks import require_valid_rows
@@ -18,7 +19,6 @@ from flowrl.nodes.envs.agent_rows import env_spec
 from flowrl.nodes.nstep import link_schema, with_links
 from flowrl.nodes.observations import columns_under
 from flowrl.nodes.returns import bootstrap_discount
-from flowrl.nodes.row_order import LAST, with_marked_end
 
 
 class DatasetReader(Node):

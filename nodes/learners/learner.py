@@ -22,6 +22,7 @@ from flowrl.nodes.compute import Precision, check_settings, compute_of
 from flowrl.nodes.configured_parts import configured_parts
 from flowrl.nodes.devices import CPU, device_facts, device_param
 from flowrl.nodes.greedy_policy import GreedyPolicy
+from flowrl.nodes.groups import ALONE, GraphGroup, check_equal_weights
 from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights
 from flowrl.nodes.learners.warm_start import (
@@ -41,6 +42,7 @@ class Learner(Node):
     """Trains the policy's learn mode; each train iteration makes a new version of the weights."""
 
     role = "learner"
+    replicas_form_group = True
     data = In("samples")
     found = StateIn(
         "results",
@@ -86,6 +88,8 @@ class Learner(Node):
         if surroundings.runs_here:
             compute_of(config)  # raises if this machine cannot
         _check_compute(config, policy)
+        if surroundings.group_size > 1:
+            _check_group(policy)
         _check_averaged(config, surroundings)
         return Facts(
             outs={"priorities": {"priority": policy.priority_column()}},
@@ -120,6 +124,7 @@ class Learner(Node):
         # By hand, batches are those of a buffer, which has summed their rewards.
         self._rule = nstep_rule(self.policy, schema) if schema else None
         _check_compute(self.config, self.policy)
+        self._group = ALONE if self.ctx.group is None else GraphGroup(self.ctx.group)
         self.mode = self._make_mode(self.ctx.seed_for("learn"))
         hooks: list[Hook] = configured_parts(self.config, "hooks", Hook)
         self.hooks = sorted(hooks, key=lambda hook: hook.config.priority)
@@ -128,7 +133,7 @@ class Learner(Node):
         self.train_iter = 0
         self._is_uncounted = False  # whether the clock lacks the last train iteration
         self._is_running = False  # whether the hooks know that the run has begun
-        self._metrics: dict[str, list[Any]] = {}  # not yet in the sums
+        self._metrics: dict[str, list[tuple[Any, float]]] = {}  # not yet in the sums
         self._sums: dict[
             str, list[float]
         ] = {}  # since the last report: each metric's sum and number
@@ -181,7 +186,7 @@ class Learner(Node):
     def _clock(self) -> Clock:
         """The clock of the newest weights."""
         clock = self.ctx.clock
-        return clock.add(self.ctx.key, train_iters=1) if self._is_uncounted else clock
+        return clock.add(self.ctx.counted_as, train_iters=1) if self._is_uncounted else clock
 
     def state(self, port: str = "weights") -> State:
         """The current weights, with the command for the progress so far."""
@@ -224,10 +229,13 @@ class Learner(Node):
     # for hooks
 
     def add_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Add to the metrics whose means the next report has: floats, or tensors of one number."""
+        """Add to the metrics whose means the next report has: floats, or tensors of one number.
+
+        In a group, each learner adds those of its rows, and the report has their mean over all rows.
+        """
         # Tensors are converted only when they are needed, because that waits for their computation.
         for name, value in metrics.items():
-            self._metrics.setdefault(name, []).append(value)
+            self._metrics.setdefault(name, []).append((value, self._group.share))
 
     def save_as(self, name: str, replaces: str = "") -> None:
         """Save a checkpoint of this name in the run's folder; remove the one that it replaces, if there is one."""
@@ -278,14 +286,14 @@ class Learner(Node):
 
     def _make_mode(self, seed: int) -> LearnMode:
         if isinstance(self.policy, Algorithm):
-            return self.policy.learn_mode(seed, compute_of(self.config))
+            return self.policy.learn_mode(seed, compute_of(self.config, self._group))
         return self.policy.learn_mode(seed)
 
     def _whole_state(self) -> State:
         weights = self.state()
         saved = SavedState.of(self.state_dict())
         clock = self._clock
-        version = clock.counts.get(self.ctx.key, Count()).train_iters
+        version = clock.counts.get(self.ctx.counted_as, Count()).train_iters
         return State(weights.arrays, weights.command, version, clock, saved)
 
     def _begin_with(self, path: Path) -> None:
@@ -324,16 +332,24 @@ class Learner(Node):
     def _sum_metrics(self) -> None:
         for name, values in self._metrics.items():
             found = self._sums.setdefault(name, [0.0, 0])
-            for value in values:  # one by one: the sum does not depend on when it is asked for
-                found[0] += float(value)
+            # one by one: the sum does not depend on when it is asked for
+            for value, share in values:
+                found[0] += float(value) * share
                 found[1] += 1
         self._metrics = {}
 
     def _report(self) -> None:
         self._sum_metrics()
-        self.ctx.metrics({name: total / n for name, (total, n) in self._sums.items()})
+        names, weights = sorted(self._sums), self.mode.weights()
+        if self.ctx.group is not None:
+            check_equal_weights(self.ctx.group, self.train_iter, names, weights)
+        totals = self._group.sum_numbers([self._sums[name][0] for name in names])
+        means = {
+            name: total / self._sums[name][1] for name, total in zip(names, totals, strict=True)
+        }
+        self.ctx.metrics({name: means[name] for name in self._sums})
         self._sums = {}
-        check_no_nan(self.mode.weights())
+        check_no_nan(weights)
 
 
 class SampleSource(Protocol):
@@ -362,6 +378,16 @@ def _check_compute(config: Any, policy: Policy) -> None:
     """Refuse settings of how to compute that the policy does not take."""
     refused = policy.refused_settings if isinstance(policy, Algorithm) else None
     check_settings(config, type(policy).__name__, refused)
+
+
+def _check_group(policy: Policy) -> None:
+    """Refuse a group of learners if the policy cannot learn in one."""
+    if not isinstance(policy, Algorithm):
+        what = f"{type(policy).__name__} cannot learn in a group of learners, because it is no `Algorithm`"
+        raise UnsoundError(what, "give the learner one replica", "policy")
+    if policy.refuses_groups:
+        what = f"a group of learners cannot learn: {policy.refuses_groups}"
+        raise UnsoundError(what, "give the learner one replica", "policy")
 
 
 def _check_averaged(config: Any, surroundings: Surroundings) -> None:

@@ -145,10 +145,10 @@ def test_a_wrong_number_of_replicas_is_reported(problems, replicas):
     assert reported.endswith("expected a whole number from 1 to 10000")
 
 
-def test_replicas_of_a_learner_are_refused(problems):
+def test_replicas_of_a_learner_that_forms_no_group_are_refused(problems):
     assert problems(rl(learner="replicas: 2"))[0] == (
-        "g.yaml:5:23: nodes.learner: a learner has one replica; leave replicas out: groups of "
-        "learners are not implemented yet"
+        "g.yaml:5:23: nodes.learner: replicas of Learner would each learn weights of their own; leave replicas out, "
+        "or take a type whose replicas learn as a group, such as `learner`"
     )
 
 

@@ -138,6 +138,7 @@ EDITS = {  # graph: the graph that it extends
     "cartpole_dqn_gail": "cartpole_dqn",
     "cartpole_ppo_airl": "cartpole_ppo",
     "cartpole_ppo_gail": "cartpole_ppo",
+    "cartpole_ppo_group": "cartpole_ppo",
     "cartpole_ppo_pwil": "cartpole_ppo",
     "cartpole_rbc": "cartpole_bc",
     "cartpole_ppo_red": "cartpole_ppo",

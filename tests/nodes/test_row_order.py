@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch
+from flowrl.core.row_order import with_marked_end
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.buffers.queue_buffer import QueueBuffer
 from flowrl.nodes.buffers.row_splitter import RowSplitter
@@ -19,7 +20,6 @@ from flowrl.nodes.datasets.dataset_reader import DatasetReader
 from flowrl.nodes.datasets.dataset_writer import DatasetWriter
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
-from flowrl.nodes.row_order import with_marked_end
 from tests.nodes.toy_policies import Toy, weights
 from tests.quick_selection import examples
 

@@ -80,6 +80,14 @@ def test_a_failed_firing_fails_again(placement: str, tmp_path: Path) -> None:
     ]
 
 
+def test_a_replica_of_a_group_leaves_no_tape(tmp_path: Path) -> None:
+    group = {"type": "GroupLearner", "replicas": 2, "fails_at": 1}
+    data = toy_graph({"c": "Source", "w": "Widener", "l": group}, ["c -> w -> l"])
+    with pytest.raises(NodeError, match="node 'l#1', firing 1"):
+        flowrl.load(data).run(out=tmp_path / "r", steps=1000, quiet=True)
+    assert not [*(tmp_path / "r").glob("crash-*")]
+
+
 def test_services_have_their_state(tmp_path: Path) -> None:
     data = graph("OverflowsWithWeights", "l.weights -> o.weights", "o <-> s", s="CountingService")
     tape = fail(tmp_path / "r", data)

@@ -188,6 +188,19 @@ def test_what_cannot_be_replayed_is_said(tmp_path: Path) -> None:
         replay_node(tape(tmp_path / "r"), "q")
 
 
+def test_a_group_is_recorded_and_not_replayed(tmp_path: Path) -> None:
+    data = toy_graph(
+        {"c": "Source", "w": "Widener", "l": {"type": "GroupLearner", "replicas": 2}},
+        ["c -> w -> l"],
+    )
+    record(tmp_path / "r", "w", "l", data=data, train_iters=3)
+    assert replay_node(tape(tmp_path / "r"), "w").equal == {"w.out -> l.data": 6}
+    with pytest.raises(
+        UsageError, match="the replicas of 'l' exchange values while they fire, which the tape"
+    ):
+        replay_node(tape(tmp_path / "r"), "l")
+
+
 def test_a_token_that_is_no_data_is_an_error_of_its_node(tmp_path: Path) -> None:
     data = toy_graph(
         {"c": "Source", "l": "Learner", "u": f"{__name__}:Unsendable", "d": "Drain"},

@@ -30,6 +30,7 @@ VALUE_BASED = ("acer", "c51", "discrete_sac", "fqf", "iqn", "mdqn", "qrdqn", "ra
 IMITATING = ("airl", "gail", "pwil", "red")
 ON_POLICY = (
     "ppo",
+    "ppo_group",
     *(f"ppo_{name}" for name in IMITATING),
     "a2c",
     "ppg",
@@ -56,6 +57,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     **{f"cartpole_ppo_{name}": {**PPO, "collector.n_sample": 128} for name in IMITATING},
     "mountaincar_dqn_icm": {**DQN, "evaluator.episodes": 1},
     "cartpole_ppo": {**PPO, "collector.n_sample": 128, "learner.log_every_iters": 1},
+    "cartpole_ppo_group": {**PPO, "collector.n_sample": 128, "learner.log_every_iters": 1},
     "mountaincar_dqn": {**DQN, "evaluator.episodes": 1},
     "hiddencartpole_ppo": {**PPO, "collector.n_sample": 128},
     "hiddencartpole_impala": {**PPO, "collector.n_sample": 320},

@@ -84,6 +84,25 @@ PARTLY_WARM = toy_graph(
     ["a, b -> r -> l", "l.weights -> a.weights"],
     warmup=[{"edges": ["b -> r"], "rounds": 2}, {"edges": ["a -> r -> l"], "rounds": 1}],
 )
+GROUP = learning(
+    {
+        "w": "Widener",
+        "b": {"type": "Buffer", "updates": 2},
+        "l": {"type": "GroupLearner", "replicas": 3},
+    },
+    ["c -> w -> b -> l", "l.priorities -> b.priorities", {"l.weights -> c.weights": {"lag": 1}}],
+    warmup=[{"edges": ["c -> w -> b -> l"], "rounds": 2}],
+)
+SHARDED = learning(
+    {"c": {"type": "Source", "replicas": 2}, "b": {"type": "Buffer", "updates": 2, "replicas": 2},
+     "l": {"type": "GroupLearner", "replicas": 2}},
+    ["c -> b -> l", "l.priorities -> b.priorities", "l.weights -> c.weights"],
+)  # fmt: skip
+FAN_IN_OF_PARTS = learning(
+    {"c": {"type": "Source", "replicas": 3}, "w": {"type": "Widener", "replicas": 3},
+     "l": {"type": "GroupLearner", "replicas": 2}},
+    ["c -> w -> l"],
+)  # fmt: skip
 NO_LEARNER = toy_graph({"c": "Source", "r": "Relay", "d": "RandomLogger"}, ["c -> r -> d"])
 
 
@@ -136,6 +155,7 @@ GRAPHS = {
     "joined": JOINED, "linked": LINKED, "components": COMPONENTS, "two learners": TWO_LEARNERS,
     "warm": WARM, "partly warm": PARTLY_WARM, "results": RESULTS, "no learner": NO_LEARNER,
     "rounded": ROUNDED,
+    "group": GROUP, "sharded group": SHARDED, "fan-in of parts": FAN_IN_OF_PARTS,
 }  # fmt: skip
 
 

@@ -174,6 +174,54 @@ class Learner(Node):
         return State({"sum": self.sum.copy()}, {"half": 0.5})
 
 
+class Widener(Node):
+    """Gives a token of seven rows, which are numbers from that of its token on."""
+
+    data = In("samples")
+    out = Out("samples")
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        return Facts(outs={"out": TABLE}, rows={"out": 7})
+
+    def fire(self, data: Batch) -> Batch:
+        return table(*range(int(data["n"][0]), int(data["n"][0]) + 7))
+
+
+class GroupLearner(Node):
+    """A learner whose replicas form a group. Its weights depend on the order in which numbers are added."""
+
+    role = "learner"
+    replicas_form_group = True
+    data = In("samples")
+    weights = StateOut("weights", optional=True)
+    priorities = Out("priorities", optional=True)
+
+    class Config(Config):
+        fails_at: int | None = param(None, "the firing in which replica 1 fails")
+
+    def setup(self) -> None:
+        self.sum = np.zeros(9_001)  # large enough to be added in pieces
+        self.noise = self.ctx.rng("noise")
+        self.fired = 0
+
+    def fire(self, data: Batch) -> Batch:
+        group = self.ctx.group
+        own = data["n"].sum() * self.noise.random(len(self.sum))
+        if self.fired == self.config.fails_at and group is not None and group.replica == 1:
+            raise ValueError("replica 1 has had enough")
+        self.fired += 1
+        rows = [shown(data)] if group is None else group.gather(shown(data))
+        total = own if group is None else group.sum(own)
+        self.ctx.log(" + ".join(rows))
+        self.ctx.metrics({"progress": self.ctx.clock.total.env_steps})
+        self.sum = 0.5 * self.sum + total
+        return data
+
+    def state(self, port: str) -> State:
+        return State({"sum": self.sum.copy()}, {"steps": self.ctx.clock.total.env_steps})
+
+
 class Evaluator(Node):
     """An evaluator that logs the version that it reads. Its goal is a version."""
 

@@ -21,7 +21,9 @@ from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, pair_label, replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.edge_factory import EdgeFactory, LocalService, Replica, Versions
+from flowrl.runtime.group_exchange import GroupExchange
 from flowrl.runtime.remote.edges import LossyRemoteOutput, MergedInput, RemoteInput, RemoteOutput
+from flowrl.runtime.remote.group_exchange import SiteGroupExchange
 from flowrl.runtime.remote.services import RemoteServices
 from flowrl.runtime.remote.state_views import LaggedView, NewestView, PacedView, RoundEndView
 from flowrl.runtime.remote.waiting import SiteWaits
@@ -63,6 +65,11 @@ class SiteEdgeFactory(EdgeFactory):
 
     def is_local(self, node: str, replica: int) -> bool:
         return self._layout.site_of[node, replica] == self.name
+
+    def group_exchange(self, node: str) -> GroupExchange:
+        replicas = range(self._checked.graph.nodes[node].replicas)
+        sites = [self._layout.site_of[node, replica] for replica in replicas]
+        return SiteGroupExchange(node, sites, self.name, self._channels, self.waits)
 
     @property
     def is_free(self) -> bool:

@@ -47,6 +47,10 @@ class SiteWaits:
         """Return the wait for room to notify another site that a node has fired."""
         return self._new(Wait("blocked", node, f"{node}'s firings", sender.peer))
 
+    def on_group(self, replica: str, instance: str, peer: str, kind: WaitKind) -> Wait:
+        """Return the wait of an instance for what a replica of its group gives, or for room to give something."""
+        return self._new(Wait(kind, instance, f"the group of {replica}", peer))
+
     def on_service(self, instance: str, link: str, peer: str) -> ServiceWait:
         """Return the wait for replies of a service on another site."""
         return ServiceWait(self, self._new(Wait("waiting", instance, link, peer)))

@@ -16,7 +16,7 @@ from flowrl.machine.network_address import tcp_url
 
 
 def peers_of_sites(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[str, list[str]]:
-    """Return the peers of each site: the coordinator, and the sites with which it shares an edge or a pace."""
+    """Return the peers of each site: the coordinator, and the sites with which it shares an edge, a pace or a group."""
     sites_of: dict[str, set[str]] = {}
     for (node, _), site in layout.site_of.items():
         sites_of.setdefault(node, set()).add(site)
@@ -35,6 +35,9 @@ def peers_of_sites(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[s
     for node in {s.node for e in graph.edges if e.every is not None for s in e.sources}:
         for paced in nodes_paced_by(graph, node):
             add(node, paced)
+    for name, spec in graph.nodes.items():
+        if spec.is_group:
+            add(name, name)
     return {name: sorted(peers - {name}) for name, peers in found.items()}
 
 

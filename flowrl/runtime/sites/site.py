@@ -92,7 +92,8 @@ class SiteScheduler(Scheduler):
         self._has_abandoned = False
         self._last_flush_s = 0.0
         self._had_long_firing = False  # in the current round
-        learners = [instance for instance in self.instances.all() if instance.is_learner]
+        every = self.instances.all()
+        learners = [one for one in every if one.is_learner and not one.follows]
         cuts = CutPlanner(checked, checked.graph.limits)
         self._histories = [
             WeightHistory(checked, self.instances, learner, cuts.may_cut_past_rounds)
