@@ -55,6 +55,7 @@ ELSEWHERE = [
     ("docs/clusters", "# my_launcher.py", "tests/cluster/test_clusters_page.py"),
     ("docs/clusters", "flowrl.Rendezvous(launch=", "tests/cluster/test_clusters_page.py"),
 ]
+MODULE = re.compile(r"# (\w+\.py), beside the graph\n")
 [MY_NODES] = re.findall(r"```python\n(# my_nodes\.py.*?)```", PAGES["README"], re.S)
 
 
@@ -88,6 +89,9 @@ def shown_graph(page: str, block: str, tmp_path: Path, monkeypatch: pytest.Monke
     for other in blocks(page, "yaml"):  # such as a part-graph
         if name := re.match(r"# (\w+\.yaml)\n", other):
             (tmp_path / name[1]).write_text(other, encoding="utf-8")
+    for module in blocks(page, "python"):
+        if name := MODULE.match(module):
+            (tmp_path / name[1]).write_text(module, encoding="utf-8")
     graph = tmp_path / "shown.yaml"
     is_whole = re.search(r"^(about|extends):", block, re.M)
     text = block if is_whole else f"extends: cartpole_dqn\n{block}"
@@ -150,6 +154,7 @@ def test_every_python_block_is_run_by_a_test() -> None:
         and (page.removeprefix("docs/"), heading) not in run
         and not is_elsewhere(page, text)
         and text != MY_NODES  # beside each graph
+        and not MODULE.match(text)  # beside the graphs of its page
     ]
     assert left == []
     assert len(run) >= 12

@@ -165,6 +165,7 @@ class Part:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        _check_config(cls)
         document_parameters(cls)
 
     def __new__(cls, *args: Any, **params: Any) -> Self:
@@ -178,6 +179,17 @@ class Part:
 
 
 PartType = type[Part]
+
+
+def _check_config(cls: PartType) -> None:
+    """Refuse a `Config` without the parameters that every part of the kind has, when the class is defined."""
+    bases = [base for base in cls.__mro__ if issubclass(base, Part) and base.kind]
+    for name in bases[-1].Config.model_fields if bases else ():
+        if name not in cls.Config.model_fields:
+            raise TypeError(
+                f"{cls.__name__}.Config does not have the parameter '{name}', which every {cls.kind} has; "
+                f"write `class Config({bases[-1].__name__}.Config)`"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, param
+from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.wrappers.lazy_base import EnvWrapper
@@ -82,8 +83,22 @@ def wrap_env(env: Any, wrappers: Wrappers) -> Any:
     innermost = wrapped = RewardSumEnv(env)
     for wrapper in wrappers:
         part = wrapper.make() if isinstance(wrapper, PartSpec) else wrapper
-        wrapped = part.wrap(wrapped)
+        wrapped = _wrap(part, wrapped)
     return UnwrappedReturnEnv(wrapped, innermost)
+
+
+def _wrap(wrapper: Wrapper, env: Any) -> Any:
+    try:
+        wrapped = wrapper.wrap(env)
+    except (UnsoundError, ModuleNotFoundError):
+        raise
+    except Exception as error:  # it may be anyone's code
+        what = f"the wrapper {type(wrapper).__name__} raised {type(error).__name__}: {error}"
+        raise UnsoundError(what, "correct its parameters, or its method `wrap`", "env") from error
+    if not hasattr(wrapped, "step"):
+        what = f"the wrapper {type(wrapper).__name__} returned {shortened_repr(wrapped)}"
+        raise UnsoundError(what, "return an env from its method `wrap`", "env")
+    return wrapped
 
 
 class RewardSumEnv(EnvWrapper):

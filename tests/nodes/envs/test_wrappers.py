@@ -13,6 +13,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.utils.env_checker import check_env
 
 from flowrl.core.batch import Column
+from flowrl.core.config import Config as BaseConfig
 from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.catalogue import CATALOGUE
@@ -356,6 +357,34 @@ def test_a_wrapper_that_does_not_fit_the_env_is_refused(
 ) -> None:
     with pytest.raises(UnsoundError, match=what):
         Gymnasium(id=env, wrappers=[make_wrapper(n, **p) for n, p in wrappers]).spec()
+
+
+def test_a_config_without_the_parameters_of_every_wrapper_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"'only', .*; write `class Config\(Wrapper.Config\)`"):
+
+        class Half(Wrapper):
+            class Config(BaseConfig):  # type: ignore[assignment]
+                factor: float = 0.5
+
+
+class Wrong(Wrapper):
+    class Config(Wrapper.Config):
+        raises: bool = False
+
+    def wrap(self, env: Any) -> Any:
+        return {}["gone"] if self.config.raises else None
+
+
+@pytest.mark.parametrize(
+    ("raises", "what"),
+    [
+        (True, "the wrapper Wrong raised KeyError: 'gone'; correct its parameters, or its method"),
+        (False, "the wrapper Wrong returned None; return an env from its method `wrap`"),
+    ],
+)
+def test_a_wrapper_that_fails_is_named(raises: bool, what: str) -> None:
+    with pytest.raises(UnsoundError, match=what):
+        Gymnasium(id="CartPole-v1", wrappers=[Wrong(raises=raises)]).spec()
 
 
 def test_episodic_life_needs_an_env_with_lives() -> None:
