@@ -79,5 +79,5 @@ def test_the_run_from_python_ends_as_it_says(
         compile(section.partition("```python\n")[2].partition("```")[0], "README.md", "exec"), names
     )
     assert names["result"].status == "solved"
-    assert names["returns"][-1] >= 475
+    assert names["metrics"]["return_mean"][-1] >= 475
     assert names["action"] in (0, 1)
