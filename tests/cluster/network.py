@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# Of a slow cable: a network between two cities that loses some segments, which are sent again.
+DELAY_S, STALLED_SHARE, STALL_S = 0.020, 0.01, 0.2
 MACHINES = {"run": "10.83.0.1", "a": "10.83.0.2", "b": "10.83.0.3"}
 
 
@@ -54,10 +56,33 @@ class Network:
             _ip("netns", "add", space)
             cable = ("type", "veth", "peer", "name", "eth0", "netns", space)
             _ip("-n", self._switch, "link", "add", f"to-{machine}", *cable)
-            _ip("-n", self._switch, "link", "set", f"to-{machine}", "master", "br0", "up")
-            _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
-            for device in ("lo", "eth0"):
-                _ip("-n", space, "link", "set", device, "up")
+            self._plug_in(machine, address)
+            _ip("-n", space, "link", "set", "lo", "up")
+
+    def _plug_in(self, machine: str, address: str) -> None:
+        """Connect both ends of a machine's cable."""
+        space = self._name(machine)
+        _ip("-n", self._switch, "link", "set", f"to-{machine}", "master", "br0", "up")
+        _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+        _ip("-n", space, "link", "set", "eth0", "up")
+
+    def slow_down(
+        self,
+        machine: str,
+        delay_s: float = DELAY_S,
+        stalled_share: float = STALLED_SHARE,
+        stall_s: float = STALL_S,
+    ) -> None:
+        """Replace a machine's cable by one that delays every segment, and stalls a share of them for longer."""
+        _ip("-n", self._switch, "link", "del", f"to-{machine}")
+        ends = f"{self._switch}/to-{machine}", f"{self._name(machine)}/eth0"
+        numbers = map(str, (delay_s, stalled_share, stall_s))
+        command = [sys.executable, "-m", "tests.cluster.slow_cable", *ends, *numbers]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        self._plug_in(machine, MACHINES[machine])
 
     def remove(self) -> None:
         """End all processes that were started, and remove the network."""

@@ -13,7 +13,7 @@ import pytest
 
 import flowrl
 from flowrl.channels.keys import write_key
-from tests.cluster.network import MACHINES, Network, network, why_not
+from tests.cluster.network import DELAY_S, MACHINES, Network, network, why_not
 from tests.quick_selection import slow_except
 
 pytestmark = [
@@ -86,6 +86,30 @@ def test_two_hosts_give_the_bits_of_one_thread(
     assert (tmp_path / "r/metrics.jsonl").read_bytes() == (
         tmp_path / "s/metrics.jsonl"
     ).read_bytes()
+    assert [ended(host)[0] for host in (a, b)] == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sets",
+    [
+        {"collector.weights.lag": 1},
+        {"collector.weights.dtype": "float16", "buffer.data.compress": "lz4"},
+    ],
+    ids=["lag", "wire formats"],
+)
+def test_a_slow_network_changes_no_bits(net: Network, sets: dict[str, Any], tmp_path: Path) -> None:
+    """It delays all segments by 20 ms, and stalls one in ten, which later ones overtake."""
+    net.slow_down("a", stalled_share=0.1)
+    serial = flowrl.load("cartpole_dqn", sets).run(seed=4, train_iters=60, out=tmp_path / "s")
+    words = ["--seed", "4", "--train-iters", "60", *(f"--set={k}={v}" for k, v in sets.items())]
+    run, a, b = started(net, tmp_path, "collector=a,learner=b", *words)
+    summary = summary_of(run)
+    assert summary["digest"] == serial.digest
+    assert (tmp_path / "r/metrics.jsonl").read_bytes() == (
+        tmp_path / "s/metrics.jsonl"
+    ).read_bytes()
+    assert summary["training_s"] > 8 * 2 * DELAY_S  # of rounds of which each waits for the last
     assert [ended(host)[0] for host in (a, b)] == [0, 0]
 
 
