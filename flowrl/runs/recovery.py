@@ -21,6 +21,7 @@ NO_SNAPSHOTS = (
     "the run could not go on, as it had no snapshot yet; with `snapshots: {every_s: 60}` in the graph it has one each "
     "minute, and begins anew before the first"
 )
+STARTED_TWICE = "the sites of the run were started again, and one was lost in the same way before the first firing"
 
 
 class BackOff:
@@ -47,11 +48,12 @@ class Recovery:
         self.snapshot: Snapshot | None = run.continued.snapshot if run.continued else None
         """With which the next executor begins; without one, it begins with the run."""
         self.first_began_s: float | None = None
-        """When the first firing began that was lost."""
+        """When the run's first firing began, if a site was lost after it."""
         self.lines: list[str] = []
         """For the summary, one for each recovery."""
         self._beginning: Mapping[str, Any] = {}
         self._back_off = BackOff()
+        self._lost_at_start = ""  # the newest loss before the first firing
 
     @property
     def count(self) -> int:
@@ -67,11 +69,10 @@ class Recovery:
         if not self._is_possible_after(loss):
             return False
         assert run.executor is not None
-        assert run.snapshots is not None
         self.is_under_way = True
         self.first_began_s = run.training_began_s
         run.executor.close()
-        if not run.snapshots.end():
+        if run.snapshots is not None and not run.snapshots.end():
             return False
         mark = self._choose_snapshot(folder)
         rounds = self.snapshot.rounds if self.snapshot else 0
@@ -90,13 +91,28 @@ class Recovery:
 
     def _is_possible_after(self, loss: SiteLost) -> bool:
         run = self._run
-        if isinstance(loss, SiteFailed) or run.is_stopping or run.training_began_s is None:
+        if isinstance(loss, SiteFailed) or run.is_stopping:
             return False  # it would happen again, or nothing is lost
-        if not self._is_wanted or run.recording is not None or run.snapshots is None:
+        if not self._is_wanted or run.recording is not None:
+            return False
+        if run.training_began_s is None:
+            return self._may_start_again(loss)
+        if run.snapshots is None:
             return False
         if not run.graph.snapshots.is_regular and run.snapshots.newest is None:
             run.hints = (NO_SNAPSHOTS,)
             return False
+        return True
+
+    def _may_start_again(self, loss: SiteLost) -> bool:
+        """Whether the sites are started again after a loss before the first firing, which needs no snapshot.
+
+        A loss of the same kind follows from the graph or the machine, and would happen each time.
+        """
+        if str(loss) == self._lost_at_start:
+            self._run.hints = (STARTED_TWICE,)
+            return False
+        self._lost_at_start = str(loss)
         return True
 
     def _choose_snapshot(self, folder: RunFolder) -> Mapping[str, Any]:
@@ -110,8 +126,11 @@ class Recovery:
 
     def _add_line(self, loss: Exception, rounds: int) -> str:
         """Note that the run goes on after this many rounds, and return this in words."""
-        where = f"from its snapshot after {count_text(rounds, 'round')}" if rounds else "anew"
-        self.lines.append(f"{loss}; the run went on {where}")
+        if rounds:
+            how = f"went on from its snapshot after {count_text(rounds, 'round')}"
+        else:
+            how = "was started again" if self.first_began_s is None else "went on anew"
+        self.lines.append(f"{loss}; the run {how}")
         return self.lines[-1]
 
     def _wait_unless_stopping(self, wait_s: float) -> None:

@@ -15,7 +15,7 @@ from flowrl.runs.folder import ENVIRONMENT_FILE
 from flowrl.runs.fork import forked_run
 from flowrl.runs.resume import reached_limit
 from flowrl.runs.run import Run
-from flowrl.runs.snapshot_files import read_counts_and_facts, snapshot_folders
+from flowrl.runs.snapshot_files import read_counts_and_facts, rounds_of, snapshot_folders
 
 
 def repeated_run(folder: Path, after_rounds: int | None, limits: Limits, **options: Any) -> Run:
@@ -32,7 +32,7 @@ def repeated_run(folder: Path, after_rounds: int | None, limits: Limits, **optio
         counts, facts = read_counts_and_facts(path)
         known = Limits(**facts["limits"])
         if not reached_limit(known.overridden_by(**_given(limits)), counts):
-            return _from_snapshot(folder, int(path.name), limits, options)
+            return _from_snapshot(folder, rounds_of(path), limits, options)
     return _begun_anew(folder, limits, options)
 
 

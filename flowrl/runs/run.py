@@ -337,7 +337,7 @@ class Run:
     @property
     def _continues(self) -> bool:
         """Whether an earlier part of the run, in the same folder, may have made files that nodes find."""
-        return self.is_resumed or self.recovery.first_began_s is not None
+        return self.is_resumed or self.recovery.count > 0
 
     def _limits_left(self) -> Limits:
         """The limits of the run. `time_s` counts what recoveries took, and what they took back."""

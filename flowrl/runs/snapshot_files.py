@@ -38,6 +38,7 @@ from flowrl.runtime.snapshot_schedule import Snapshot
 FOLDER, MANIFEST, SMALL, PIECES = "snapshots", "manifest.json", "small", "pieces"
 LOGS = "logs"  # of the run
 PARTIAL = ".part-"  # begins the names of files and folders that are being written
+REPLACED = ".old-"  # begins the name of a snapshot that is being replaced by one of the same rounds
 FORMAT = "flowrl snapshot 2"
 READERS = 4  # threads that read pieces
 FREE_BYTES = 64 << 20  # space that is left to others
@@ -186,10 +187,13 @@ class SnapshotWriter:
             raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({have})")
 
     def _put_in_place(self, partial: Path, final: Path) -> None:
-        """Give the snapshot its name. One of the same rounds, from before a resume, is replaced."""
-        old = self.folder / f".old-{final.name}"
-        shutil.rmtree(old, ignore_errors=True)
+        """Give the snapshot its name. One of the same rounds, from before a resume, is replaced.
+
+        At no moment is there neither: `snapshot_folders` finds the replaced one while the name is free.
+        """
+        old = final.with_name(f"{REPLACED}{final.name}")
         if final.exists():
+            shutil.rmtree(old, ignore_errors=True)
             final.rename(old)
         partial.rename(final)
         _sync(self.folder)
@@ -272,8 +276,17 @@ def snapshot_folders(run: Path) -> list[Path]:
     folder = run / FOLDER
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if ROUNDS.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name), reverse=True)
+    found: dict[int, Path] = {}
+    for path in folder.iterdir():
+        rounds = path.name.removeprefix(REPLACED)
+        if ROUNDS.fullmatch(rounds) and (path.name == rounds or int(rounds) not in found):
+            found[int(rounds)] = path
+    return [found[rounds] for rounds in sorted(found, reverse=True)]
+
+
+def rounds_of(folder: Path) -> int:
+    """Return the completed rounds of the snapshot in a folder."""
+    return int(folder.name.removeprefix(REPLACED))
 
 
 def read_newest_snapshot(run: Path) -> StoredSnapshot:
@@ -303,7 +316,7 @@ def read_counts_and_facts(path: Path) -> tuple[Count, Mapping[str, Any]]:
 
 def read_snapshot_after(run: Path, rounds: int) -> StoredSnapshot:
     """Read the snapshot after this number of rounds."""
-    folders = {int(path.name): path for path in snapshot_folders(run)}
+    folders = {rounds_of(path): path for path in snapshot_folders(run)}
     if rounds not in folders:
         known = ", ".join(map(str, sorted(folders)))
         has = f"its snapshots are those after {known} rounds" if known else "it has none at all"

@@ -24,6 +24,7 @@ from flowrl.runs.snapshot_files import (
     PIECES,
     SnapshotWriter,
     read_newest_snapshot,
+    read_snapshot_after,
     snapshot_folders,
 )
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSchedule
@@ -128,6 +129,30 @@ def test_a_loss_of_power_leaves_a_whole_snapshot(
                 continue  # nothing was written yet
             assert read_rounds(target) in expected
             assert (target / "graph.yaml").read_text() == "nodes: {}"
+
+
+def test_a_snapshot_is_there_while_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may end between the two renames of a replacement, and even several times."""
+    write(tmp_path, 6)
+    rename = Path.rename
+
+    def ending(path: Path, target: Path) -> Path:
+        if path.name.startswith(".part-") and target.name == "6":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", ending)
+            with pytest.raises(KeyboardInterrupt):
+                write(tmp_path, 6)
+        assert read_rounds(tmp_path) == 6
+        assert read_snapshot_after(tmp_path, 6).snapshot.rounds == 6
+    write(tmp_path, 6)
+    assert sorted(path.name for path in (tmp_path / "snapshots").iterdir()) == ["6", "pieces"]
+    assert read_rounds(tmp_path) == 6
 
 
 def test_pieces_to_which_a_later_snapshot_may_refer_are_kept(tmp_path: Path) -> None:

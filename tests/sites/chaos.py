@@ -71,7 +71,7 @@ def disturb_processes(
     """Disturb a run over processes; it must end by itself with the expected results."""
     done: Counter[str] = Counter()
     with start_run(folder, disturbed_graph(), "--hash-tokens") as run:
-        run.wait_for_text("node")  # a run that loses a process before its first firing fails
+        run.wait_for_text("node")  # before its first firing, a run is started again only once
         for _ in range(FAULTS):
             time.sleep(draw.uniform(0.2, 2.0))
             if run.process.poll() is not None:

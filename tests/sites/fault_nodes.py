@@ -68,9 +68,14 @@ class DyingNode(Node):
         times: int = param(1, "how often", ge=0)
         folder: str = param("", "an existing folder, in which it counts how often it has done so")
         run: str = param("", "the folder of a run, of which there must be a snapshot")
+        in_setup: bool = param(False, "end the process before the first firing")
 
     def setup(self) -> None:
         self.fired = 0
+        done = len(os.listdir(self.config.folder))
+        if self.config.in_setup and done < self.config.times:
+            Path(self.config.folder, str(done)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def fire(self, data: Batch) -> None:
         self.fired += 1

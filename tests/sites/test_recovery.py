@@ -33,11 +33,16 @@ KILLED = "site 'process:x' has ended: its process was killed by SIGKILL"
 
 
 def dying_graph(
-    folder: Path, firing: int = 17, times: int = 1, every: int = 5, waits: bool = True
+    folder: Path,
+    firing: int = 17,
+    times: int = 1,
+    every: int = 5,
+    waits: bool = True,
+    in_setup: bool = False,
 ) -> dict[str, Any]:
     """Return a graph with a node that ends its process so often, from this firing on.
 
-    If it `waits`, it does so when the run in `folder/r` has a snapshot.
+    If it `waits`, it does so when the run in `folder/r` has a snapshot; `in_setup`, before its first firing.
     """
     counted = folder / "counted"
     counted.mkdir(parents=True)
@@ -49,6 +54,7 @@ def dying_graph(
             "times": times,
             "folder": str(counted),
             "run": str(folder / "r") if waits else "",
+            "in_setup": in_setup,
         },
         "l": "Learner",
         "e": "Evaluator",
@@ -119,6 +125,32 @@ def test_a_run_that_is_lost_again_and_again_after_the_same_snapshot_fails(
         (tmp_path / "counted" / str(number)).touch()  # now it has died often enough
     again = flowrl.resume(tmp_path / "r", quiet=True)
     assert again.status == "finished"
+
+
+@pytest.mark.parametrize("every", [0, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_run_that_loses_a_process_before_its_first_firing_is_started_again(
+    every: int, tmp_path: Path
+) -> None:
+    graph = dying_graph(tmp_path, every=every, in_setup=True)
+    result = start(graph, tmp_path / "r", "x=process", limits=Limits(rounds=20)).run()
+    assert (result.status, result.recoveries) == ("finished", 1)
+    assert result.happened == (f"{KILLED}; the run was started again",)
+    start(graph, tmp_path / "whole", "serial", limits=Limits(rounds=20)).run()
+    assert results(tmp_path / "r") == results(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_lost_twice_in_the_same_way_before_its_first_firing_fails(
+    tmp_path: Path,
+) -> None:
+    run = start(dying_graph(tmp_path, times=9, in_setup=True), tmp_path / "r", "x=process")
+    with pytest.raises(SiteLost, match=KILLED):
+        run.run()
+    assert len(list((tmp_path / "counted").iterdir())) == 2
+    summary = json.loads((tmp_path / "r/summary.json").read_text())
+    assert (summary["why"], summary["recoveries"]) == (KILLED, 1)
+    [hint] = summary["warnings"]
+    assert hint.startswith("the sites of the run were started again, and one was lost")
 
 
 def test_without_recovery_a_run_that_loses_a_process_fails(tmp_path: Path) -> None:

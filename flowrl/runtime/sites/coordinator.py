@@ -60,7 +60,7 @@ from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weigh
 from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSink
 from flowrl.runtime.site_state import Position
-from flowrl.runtime.sites.launched_sites import LaunchedSites, RemoteHosts, SiteLost
+from flowrl.runtime.sites.launched_sites import LaunchedSites, RemoteHosts, SiteFailed, SiteLost
 from flowrl.runtime.sites.part_sites import site_of_parts
 from flowrl.runtime.sites.silence_watch import SilenceWatch
 from flowrl.runtime.sites.site_statuses import SiteStatuses
@@ -254,7 +254,8 @@ class Coordinator:
                 raise RunInterrupted  # no site has fired, so there is nothing to keep
             if time.monotonic() > deadline:
                 late = ", ".join(sorted(self._pending_sites[milestone]))
-                raise SiteLost(f"site {late} {MILESTONES[milestone]} within {timeout_s:g} s")
+                kind = SiteFailed if milestone is SiteReady else SiteLost  # it would be late again
+                raise kind(f"site {late} {MILESTONES[milestone]} within {timeout_s:g} s")
 
     def _wait_until_closed(self) -> None:
         """Wait until all nodes are closed. A node that does not close is reported, but the run does not fail."""

@@ -58,7 +58,7 @@ class SiteLost(FlowError):
 
 
 class SiteFailed(SiteLost):
-    """A site raised an error that is not a node's. It would raise it again."""
+    """A site raised an error that is not a node's, or was not ready in time. It would happen again."""
 
 
 class RemoteHosts(Protocol):
