@@ -5,6 +5,8 @@ receiver's credit acknowledges it. So the sender can resend tokens that a broken
 tokens in flight. The receiver accepts only the next sequence number: it drops duplicates, and requests a resend at a
 gap. It sends credit, the number of tokens taken, when half of the channel's limits is used up, and before its site
 waits.
+
+If one of the two sites is started again, both ends begin anew in the next epoch, with the sequence number 0.
 """
 
 from __future__ import annotations
@@ -54,6 +56,17 @@ class Sender:
         self._clock: Clock | None = None
         self._bytes = self._resent = self._wire_bytes = 0
         self._wire = wire
+        self._earlier_tokens = 0  # sent in earlier epochs
+        self.lost = 0  # of these, tokens that no credit has acknowledged
+
+    def begin_anew(self, epoch: int, connection: Connection[Any]) -> None:
+        """Send from now on to a receiver that was started again. It gets nothing of what was sent before."""
+        before = self.statistics()
+        self._earlier_tokens, self.lost = before.tokens, self.lost + before.queued
+        self.epoch, self._connection, self.send_error = epoch, connection, None
+        self._kept.clear()
+        self._kept_bytes = self._next = self._taken = 0
+        self._clock = None
 
     def is_ready(self) -> bool:
         """Return whether `send` will not block: there is room, or it will raise why there never will be."""
@@ -141,7 +154,7 @@ class Sender:
         return ChannelStatistics(
             channel=self.name,
             peer=self.peer,
-            tokens=self._next - isinstance(self.send_error, ChannelClosed),
+            tokens=self._earlier_tokens + self._next - isinstance(self.send_error, ChannelClosed),
             bytes=self._bytes,
             wire_bytes=None if self._wire is AS_IT_IS else self._wire_bytes,
             queued=len(self._kept),
@@ -178,6 +191,16 @@ class Receiver:
         self._requested_gap = -1  # the sequence number whose resend was requested last
         self._clock = EMPTY_CLOCK
         self._bytes = self._duplicates = 0
+        self._earlier_tokens = 0  # taken in earlier epochs
+
+    def begin_anew(self, epoch: int, connection: Connection[Any]) -> None:
+        """Receive from now on from a sender that was started again. Tokens that were not taken are discarded."""
+        self._earlier_tokens = self.statistics().tokens
+        self.epoch, self._connection, self._end_reason = epoch, connection, None
+        self._queue.clear()
+        self._queued_bytes = self._next = self._taken = self._credited = self._uncredited_bytes = 0
+        self._requested_gap = -1
+        self._clock = EMPTY_CLOCK
 
     def is_ready(self) -> bool:
         """Return whether `take` will not block: a token is queued, or it will raise why none will come."""
@@ -313,7 +336,9 @@ class Receiver:
         return ChannelStatistics(
             channel=self.name,
             peer=self.peer,
-            tokens=self._taken - (self._end_reason is not None and not self._queue),
+            tokens=self._earlier_tokens
+            + self._taken
+            - (self._end_reason is not None and not self._queue),
             bytes=self._bytes,
             wire_bytes=None,
             queued=len(self._queue),

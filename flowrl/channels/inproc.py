@@ -123,7 +123,7 @@ class InprocTransport:
             raise UsageError(f"{address}: a site in a process is addressed as {SCHEME}{self._site}")
         return address
 
-    def connect(self, peer: str, address: str) -> InprocConnection:
+    def connect(self, peer: str, address: str, epoch: int = 0) -> InprocConnection:
         return InprocConnection(self._site, self._inboxes[address.removeprefix(SCHEME)])
 
     def disconnect(self, peer: str) -> None:

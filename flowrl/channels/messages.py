@@ -1,8 +1,8 @@
 """The messages that sites exchange over sockets, and the frames in them.
 
 A *message* has several parts (ZeroMQ's message parts). The first part, the header, is packed by msgpack. It names the
-run and the sending site, and lists *frames*. A frame is a list that begins with its kind; a token is one kind of
-frame.
+run, the sending site and the site's *epoch*, which is how often the site was started again, and lists *frames*. A frame
+is a list that begins with its kind; a token is one kind of frame.
 
 Small payloads are in the second part, the body. Each array of a large payload is a part of its own, unless the
 payload is in shared memory. A token's `location` says which:
@@ -55,6 +55,7 @@ MAX_TREE_BYTES = MAX_HEADER_BYTES // 2  # of one token; gathered frames add litt
 MAX_TOKEN_PARTS = 1 << 16  # arrays of one token that are parts
 MAX_PARTS = 1 << 19  # of one message, with all pieces
 SURROGATES = "surrogatepass"  # Python strings may contain lone surrogates
+HEADER_FIELDS = 4  # without the frames
 TOKEN_FIELDS = 8
 _CHANNEL_FIELDS = (str, int, int)
 _FIELD_TYPES: dict[int, tuple[type, ...]] = {
@@ -94,11 +95,11 @@ def check_frame(frame: Any) -> Frame:
 class HeaderCodec:
     """Packs and reads the headers of one run's messages."""
 
-    def __init__(self, run: bytes, site: str) -> None:
+    def __init__(self, run: bytes, site: str, epoch: int = 0) -> None:
         self.run = run
         self._packer = msgpack.Packer(unicode_errors=SURROGATES)
         self.pack: Callable[[Any], bytes] = self._packer.pack
-        self._prefix = self.pack(run) + self.pack(site)
+        self._prefix = b"".join(map(self.pack, (run, site, epoch)))
 
     def frame_prefix(self, fields: int, *first: Any) -> bytes:
         """Return the packed beginning of a frame: its number of fields, and the first of them."""
@@ -106,11 +107,11 @@ class HeaderCodec:
 
     def header(self, frames: Sequence[bytes], body_bytes: int) -> bytes:
         """Return the header of a message with these packed frames."""
-        count = self._packer.pack_array_header(len(frames) + 3)
+        count = self._packer.pack_array_header(len(frames) + HEADER_FIELDS)
         return b"".join((count, self._prefix, self.pack(body_bytes), *frames))
 
-    def read(self, header: Memory) -> tuple[str, int, list[Any]]:
-        """Return the sending site that a header names, the length of the body, and the unchecked frames."""
+    def read(self, header: Memory) -> tuple[str, int, int, list[Any]]:
+        """Return the sending site that a header names, its epoch, the body's length, and the unchecked frames."""
         if len(header) > MAX_HEADER_BYTES:
             raise RefusedMessage("oversized")
         try:
@@ -119,14 +120,14 @@ class HeaderCodec:
             )
         except (ValueError, TypeError, RecursionError, MemoryError):  # msgpack's are ValueErrors
             raise RefusedMessage("malformed") from None
-        if type(fields) is not list or len(fields) < 3:
+        if type(fields) is not list or len(fields) < HEADER_FIELDS:
             raise RefusedMessage("malformed")
-        run, sender, body_bytes, *frames = fields
-        if type(sender) is not str or type(body_bytes) is not int:
+        run, sender, epoch, body_bytes, *frames = fields
+        if type(sender) is not str or not type(epoch) is type(body_bytes) is int:
             raise RefusedMessage("malformed")
         if run != self.run:
             raise RefusedMessage("another run")
-        return sender, body_bytes, frames
+        return sender, epoch, body_bytes, frames
 
 
 class SharedPayload:

@@ -58,7 +58,6 @@ class SiteChannels:
         self,
         name: str,
         peer: str,
-        epoch: int = 0,
         limits: ChannelLimits = DEFAULT_LIMITS,
         wire: WireFormat = AS_IT_IS,
     ) -> Sender:
@@ -66,7 +65,7 @@ class SiteChannels:
 
         The wire format is used between machines only; elsewhere it would take longer than it saves.
         """
-        connection = self.connections.connections[peer]
+        connection, epoch = self.connections.connections[peer], self.connections.epoch_with(peer)
         used = wire if connection.spans_machines else AS_IT_IS
         sender = Sender(name, peer, epoch, limits, connection, used)
         self._senders[name] = sender
@@ -76,7 +75,6 @@ class SiteChannels:
         self,
         name: str,
         peer: str,
-        epoch: int = 0,
         limits: ChannelLimits = DEFAULT_LIMITS,
         wire: WireFormat = AS_IT_IS,
     ) -> Receiver:
@@ -84,9 +82,21 @@ class SiteChannels:
 
         `limits` and `wire` are those of the sender.
         """
-        receiver = Receiver(name, peer, epoch, limits, self.connections.connections[peer], wire)
+        connection, epoch = self.connections.connections[peer], self.connections.epoch_with(peer)
+        receiver = Receiver(name, peer, epoch, limits, connection, wire)
         self._receivers[name] = receiver
         return receiver
+
+    def replace_peer(self, peer: str, address: str, epoch: int) -> None:
+        """Connect to a peer that was started again, and begin all channels with it anew.
+
+        What was on its way between the two is lost, with the tokens that receivers hold and nobody has taken.
+        """
+        connection = self.connections.connect(peer, address, epoch)
+        channels: list[Channel] = [*self._senders.values(), *self._receivers.values()]
+        for channel in channels:
+            if channel.peer == peer:
+                channel.begin_anew(self.connections.epoch_with(peer), connection)
 
     def on_receive(self, callback: Callable[[], None]) -> None:
         """Have `callback` called after frames have arrived, also while the site waits."""

@@ -42,16 +42,21 @@ class SiteConnections:
         keys: Keys | None = None,
         max_token_bytes: int = 1 << 30,
         shared_bytes: int = 256 << 20,
+        epoch: int = 0,
     ) -> None:
-        """`run` is the run's secret, a part of every message. `shared_bytes` limits shared memory for each peer."""
-        self.site = site
+        """`run` is the run's secret, a part of every message. `shared_bytes` limits shared memory for each peer.
+
+        `epoch` is how often the site was started again.
+        """
+        self.site, self.epoch = site, epoch
+        self._epochs: dict[str, int] = {}  # of the peers
         self.connections: dict[str, Connection[Any]] = {}
         self._inbox = Inbox()
         self._inboxes = {} if inboxes is None else inboxes
         self._inboxes[site] = self._inbox
         self._refused: Counter[tuple[str, str]] = Counter()
         self._settings = SiteSettings(
-            site, run, keys, max_token_bytes, shared_bytes, self.count_refusal, self._inboxes
+            site, run, keys, max_token_bytes, shared_bytes, self.count_refusal, self._inboxes, epoch
         )
         self._transports: dict[str, Transport] = {}  # by scheme
         self._transport_of: dict[str, Transport] = {}  # by peer
@@ -95,13 +100,18 @@ class SiteConnections:
                 self._poller.register(readable, select.POLLIN)
                 self._readers[readable] = read
 
-    def connect(self, peer: str, address: str) -> Connection[Any]:
-        """Connect to a peer, and accept its messages from now on."""
+    def connect(self, peer: str, address: str, epoch: int = 0) -> Connection[Any]:
+        """Connect to a peer, and accept its messages of this epoch from now on."""
         if peer in self.connections:
             self.disconnect(peer)
         transport = self._transport_of[peer] = self._transport(address)
-        connection = self.connections[peer] = transport.connect(peer, address)
+        connection = self.connections[peer] = transport.connect(peer, address, epoch)
+        self._epochs[peer] = epoch
         return connection
+
+    def epoch_with(self, peer: str) -> int:
+        """Return the epoch of all channels with a peer, which grows whenever one of both sites is started again."""
+        return self.epoch + self._epochs[peer]
 
     def disconnect(self, peer: str) -> None:
         """Drop the frames that were not sent to a peer yet, and accept no more of its messages."""

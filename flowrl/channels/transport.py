@@ -132,6 +132,7 @@ class SiteSettings:
     shared_bytes: int  # the limit of shared memory for each peer
     count_refusal: CountRefusal
     inboxes: InboxRegistry  # of the sites in this process
+    epoch: int = 0  # how often the site was started again
 
 
 Received = list[tuple[str, Frame]]  # frames with the sites that sent them
@@ -146,8 +147,8 @@ class Transport(Protocol):
         `listening_fd` is the descriptor of a socket that already listens there.
         """
 
-    def connect(self, peer: str, address: str) -> Connection[Any]:
-        """Connect to a peer; from now on its messages are accepted."""
+    def connect(self, peer: str, address: str, epoch: int = 0) -> Connection[Any]:
+        """Connect to a peer; from now on its messages of this epoch are accepted, and no others."""
 
     def disconnect(self, peer: str) -> None:
         """Accept no more messages of a peer, whose connection is closed."""

@@ -51,8 +51,9 @@ class ZmqTransport(ABC, Generic[C]):
     def __init__(self, settings: SiteSettings) -> None:
         self._settings = settings
         self._sockets = ZmqSockets()
-        self._headers = HeaderCodec(settings.run, settings.site)
+        self._headers = HeaderCodec(settings.run, settings.site, settings.epoch)
         self._connections: dict[str, C] = {}
+        self._epochs: dict[str, int] = {}  # of the peers
         self._lost_connections = 0
 
     def _listen_options(self, address: str) -> dict[str, Any]:
@@ -91,7 +92,7 @@ class ZmqTransport(ABC, Generic[C]):
         )
         return bound
 
-    def connect(self, peer: str, address: str) -> C:
+    def connect(self, peer: str, address: str, epoch: int = 0) -> C:
         socket = self._sockets.connect(
             zmq.PUSH,
             address,
@@ -101,6 +102,7 @@ class ZmqTransport(ABC, Generic[C]):
             **self._connect_options(peer, address),
         )
         connection = self._connections[peer] = self._new_connection(socket)
+        self._epochs[peer] = epoch
         return connection
 
     def disconnect(self, peer: str) -> None:
@@ -168,11 +170,13 @@ class ZmqTransport(ABC, Generic[C]):
                 packed, *parts = join_pieces([packed, *pieces])
             else:
                 parts = join_pieces(pieces)
-            name, body_bytes, frames = self._headers.read(packed)
+            name, epoch, body_bytes, frames = self._headers.read(packed)
             if name not in self._connections:
                 raise RefusedMessage("unknown site")
             self._authenticate(name, header)
             sender = name
+            if epoch != self._epochs[name]:
+                raise RefusedMessage("another epoch")
             frames = attach_payloads(
                 frames,
                 body_bytes,

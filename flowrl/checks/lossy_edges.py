@@ -40,7 +40,7 @@ def lossy_edge_problems(graph: Graph, program: SerialProgram) -> Iterator[Proble
         may_lack = may_lack_tokens(schedule)
         for name in sorted(may_lack - schedule.any_input_nodes):
             joined = [edge for edge in schedule.edges if edge.to.node == name]
-            if sum(_queue_count(graph, edge) for edge in joined) > 1:
+            if sum(queue_count(graph, edge) for edge in joined) > 1:
                 yield from _lossless_edge_problems(name, joined)
 
 
@@ -63,7 +63,7 @@ def _has_source_in(nodes: set[str], edge: Edge) -> bool:
     return any(source.node in nodes for source in edge.sources)
 
 
-def _queue_count(graph: Graph, edge: Edge) -> int:
+def queue_count(graph: Graph, edge: Edge) -> int:
     """Return the number of queues that a replica of the consumer joins."""
     if edge.merge == "any":
         return 1

@@ -123,6 +123,8 @@ class Context:
     reads_live_arrays: bool = False
     # How often the node was replaced by a new one (`on_failure: restart`).
     restarts: int = 0
+    # How often its site was lost and started again, while the other sites of the run went on.
+    site_restarts: int = 0
     # The time of parts of the node's firings, by name; see `timed`.
     parts_s: dict[str, float] = field(default_factory=dict)
     # The replicas that fire together with this one, if they form a group (`Node.replicas_form_group`).
@@ -143,10 +145,12 @@ class Context:
     def seed_for(self, purpose: str) -> int:
         """Return a 63-bit seed for one purpose, derived from the run's seed and the node's name and replica.
 
-        The replicas of a group have the same seed. After a restart the seed is another one, so that the node does not
-        repeat what made it fail.
+        The replicas of a group have the same seed. After a restart of the node or of its site the seed is another one:
+        the node shall not repeat itself.
         """
         restart = f"/restart {self.restarts}" if self.restarts else ""
+        if self.site_restarts:
+            restart += f"/site restart {self.site_restarts}"
         replica = self.replica if self.group is None else 0
         text = f"{self.seed}/{self.name}/{replica}/{purpose}{restart}".encode()
         return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.checks.lossy_edges import fires_without_rate
+from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens
 from flowrl.checks.paced_firings import lags_behind_firings
 from flowrl.checks.serial_program import Schedule
+from flowrl.checks.site_kinds import elastic_sites, inelastic_reason
 from flowrl.core.context import instance_key
 from flowrl.core.errors import Problem, problem_lines
 from flowrl.core.wording import size_text
@@ -29,7 +30,7 @@ def check_text(checked: CheckedGraph, layout: SiteLayout | None = None) -> str:
     lines += ["", "Schedule", *(f"  {line}" for line in schedule_lines(checked))]
     lines += ["", "Edges", *edge_lines(checked)]
     if layout is not None:
-        lines += ["", "Sites", *site_lines(layout)]
+        lines += ["", "Sites", *site_lines(layout), *elastic_lines(checked, layout)]
     lines += ["", *determinism_lines(checked), *snapshot_lines(checked)]
     if checked.undescribed:
         lines += ["", *unchecked_lines(checked)]
@@ -125,6 +126,21 @@ def site_lines(layout: SiteLayout) -> list[str]:
     ]
 
 
+def elastic_lines(checked: CheckedGraph, layout: SiteLayout) -> list[str]:
+    """Which sites of a graph that leaves determinism can be lost while the run goes on, and why others cannot."""
+    if not may_lack_tokens(checked.program.round):
+        return []
+    elastic = [site for site in layout.kinds if site in elastic_sites(checked, layout)]
+    others = [s for s, kind in layout.kinds.items() if kind == "process" and s not in elastic]
+    reasons = [f"  {s} is not elastic: {inelastic_reason(checked, layout, s)}" for s in others]
+    if not elastic:
+        return reasons
+    return [
+        f"  elastic: {', '.join(elastic)} (if one is lost, it is started again while the run goes on)",
+        *reasons,
+    ]
+
+
 def _instances_on(layout: SiteLayout, site: str) -> list[str]:
     return [instance_key(*instance) for instance in layout.instances_on(site)]
 
@@ -163,9 +179,10 @@ def snapshot_lines(checked: CheckedGraph) -> list[str]:
 
 
 def check_json(checked: CheckedGraph, layout: SiteLayout | None = None) -> dict[str, object]:
-    """The keys of `flowrl check --json`; `sites` only with a placement."""
+    """The keys of `flowrl check --json`; `sites` and `elastic` only with a placement."""
     program = checked.program
     sites = {} if layout is None else {s: _instances_on(layout, s) for s in layout.kinds}
+    elastic = [] if layout is None else sorted(elastic_sites(checked, layout))
     return {
         "ok": checked.ok,
         "deterministic": checked.deterministic,
@@ -204,6 +221,7 @@ def check_json(checked: CheckedGraph, layout: SiteLayout | None = None) -> dict[
         "envs_checked": not checked.undescribed,
         "not_checked": checked.undescribed,
         "sites": sites,
+        "elastic": elastic,
     }
 
 
@@ -222,6 +240,7 @@ def unreadable_graph_json(problems: Iterable[Problem]) -> dict[str, object]:
         "envs_checked": False,
         "not_checked": {},
         "sites": {},
+        "elastic": [],
     }
 
 

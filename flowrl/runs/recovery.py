@@ -10,12 +10,12 @@ from flowrl.core.wording import count_text
 from flowrl.runs.folder import RunFolder
 from flowrl.runs.snapshot_files import read_newest_snapshot, snapshot_folders
 from flowrl.runtime.sites.launched_sites import SiteFailed, SiteLost
+from flowrl.runtime.sites.site_restarts import WAITS_S
 from flowrl.runtime.snapshot_schedule import Snapshot
 
 if TYPE_CHECKING:
     from flowrl.runs.run import Run
 
-WAITS_S = (0.0, 1.0, 4.0, 10.0)  # before each recovery from the same snapshot; then the run fails
 POLL_S = 0.05
 NO_SNAPSHOTS = (
     "the run could not go on, as it had no snapshot yet; with `snapshots: {every_s: 60}` in the graph it has one each "
@@ -43,7 +43,7 @@ class Recovery:
     """Where a run goes on after each loss of a site."""
 
     def __init__(self, run: Run, is_wanted: bool) -> None:
-        self._run, self._is_wanted = run, is_wanted
+        self._run, self.is_wanted = run, is_wanted
         self.is_under_way = False
         self.snapshot: Snapshot | None = run.continued.snapshot if run.continued else None
         """With which the next executor begins; without one, it begins with the run."""
@@ -93,7 +93,7 @@ class Recovery:
         run = self._run
         if isinstance(loss, SiteFailed) or run.is_stopping:
             return False  # it would happen again, or nothing is lost
-        if not self._is_wanted or run.recording is not None:
+        if not self.is_wanted or run.recording is not None:
             return False
         if run.training_began_s is None:
             return self._may_start_again(loss)

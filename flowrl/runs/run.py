@@ -320,6 +320,7 @@ class Run:
                 self.sites.hosts,
                 self.show,
                 self._continues,
+                restarts_sites=self.recovery.is_wanted and self.recording is None,
             )
         self._stop_requests.can_cut = True
         self.executor.snapshots = self.snapshots

@@ -54,6 +54,7 @@ class LinkedNodes:
                     on_making(instance_key(name, replica))
                     context = context_of(self._checked, spec, replica, seed)
                     context.continues = continues
+                    context.site_restarts = self._edges.site.restarts
                     self._nodes[name, replica] = self._make(spec, context)
                     if not spec.fires:
                         self._serve(name, replica, context)

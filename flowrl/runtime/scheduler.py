@@ -157,7 +157,7 @@ class Scheduler(ABC):
 
     # the program
 
-    def begin_after(self, rounds: int, parts: Parts) -> None:
+    def begin_after(self, rounds: int, parts: Parts | None = None) -> None:
         """Let `execute` begin after these rounds, in which the instances had what the parts say."""
         self._saved_parts = parts
         self.site.rounds, self.site.position_prefix = rounds, (rounds,)

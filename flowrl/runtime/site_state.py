@@ -63,6 +63,7 @@ class SiteState:
         "last_fired_s",
         "phase",
         "position_prefix",
+        "restarts",
         "round",
         "rounds",
         "service_calls",
@@ -75,6 +76,7 @@ class SiteState:
         self.round = 0  # within the phase; for error messages
         self.rounds = 0  # completed rounds, those of the warm-up included
         self.position_prefix: Position = (0,)
+        self.restarts = 0  # how often the site was lost and started again while the others went on
         self.last_fired_s = time.perf_counter()  # the time of the next firing counts from here
         self.waits: list[Wait] = []
         self.service_calls: dict[tuple[str, str], ServiceCalls] = {}  # by service and client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,23 @@ class SitePair:
     a: SiteChannels
     b: SiteChannels
     addresses: dict[str, str]
+    start: Callable[[str, int], SiteChannels]  # starts a site by its name, in this epoch
+    replaced: list[SiteChannels] = field(default_factory=list)
 
     def open_channel(
-        self, limits: ChannelLimits | None = None, name: str = "x", epoch: int = 0
+        self, limits: ChannelLimits | None = None, name: str = "x"
     ) -> tuple[Sender, Receiver]:
         """Open a channel from a to b."""
         limits = limits or ChannelLimits()
-        sender = self.a.open_sender(name, "b", epoch, limits)
-        return sender, self.b.open_receiver(name, "a", epoch, limits)
+        sender = self.a.open_sender(name, "b", limits)
+        return sender, self.b.open_receiver(name, "a", limits)
+
+    def start_a_again(self, epoch: int = 1) -> SiteChannels:
+        """Start site a again, which b does not learn. Return the old one, which goes on."""
+        old, self.a = self.a, self.start("a", epoch)
+        self.replaced.append(old)
+        self.a.connections.connect("b", self.addresses["b"])
+        return old
 
     def poll_until(self, condition: Callable[[], Any]) -> None:
         poll_until(condition, self.a, self.b)
@@ -83,7 +92,7 @@ def listen(kind: str, connections: SiteConnections, folder: Path) -> str:
         return connections.inproc_address
     network = kind == "curve"
     return connections.listen(
-        "tcp://127.0.0.1:*" if network else f"ipc://{folder}/{connections.site}"
+        "tcp://127.0.0.1:*" if network else f"ipc://{folder}/{connections.site}{connections.epoch}"
     )
 
 
@@ -97,13 +106,21 @@ def open_pair(
     keys = {}
     if kind == "curve":
         keys = {"a": Keys(*one, {"b": two[0]}), "b": Keys(*two, {"a": one[0]})}
-    a, b = (new_connections(kind, n, inboxes, keys=keys.get(n), **settings) for n in "ab")
-    addresses = {c.site: listen(kind, c, folder) for c in (a, b)}
-    a.connect("b", interpose(addresses["b"]))
-    b.connect("a", addresses["a"])
-    sites = SitePair(kind, SiteChannels(a), SiteChannels(b), addresses)
+    addresses = {}
+
+    def start(name: str, epoch: int = 0) -> SiteChannels:
+        connections = new_connections(
+            kind, name, inboxes, keys=keys.get(name), epoch=epoch, **settings
+        )
+        addresses[name] = listen(kind, connections, folder)
+        return SiteChannels(connections)
+
+    a, b = start("a"), start("b")
+    a.connections.connect("b", interpose(addresses["b"]))
+    b.connections.connect("a", addresses["a"])
+    sites = SitePair(kind, a, b, addresses, start)
     try:
         yield sites
     finally:
-        sites.a.close(drop=True)
-        sites.b.close(drop=True)
+        for site in (*sites.replaced, sites.a, sites.b):
+            site.close(drop=True)

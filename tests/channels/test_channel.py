@@ -13,7 +13,7 @@ from flowrl.channels import (
     WaitTimeout,
     WouldBlock,
 )
-from flowrl.core.batch import Batch
+from flowrl.core.batch import Array, Batch
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count
 from tests.channels.site_pairs import SitePair
 
@@ -246,14 +246,45 @@ def test_a_wait_serves_all_channels(sites: SitePair) -> None:
     assert receiver.take()[0] == 1
 
 
-def test_tokens_of_another_epoch_are_refused_and_counted(sites: SitePair) -> None:
-    old, _ = sites.open_channel(epoch=1)
-    sites.b.open_receiver("x", "a", epoch=2)
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_channels_begin_anew_with_a_site_that_is_started_again(sites: SitePair, size: int) -> None:
+    def arrays(*numbers: int) -> list[Array]:
+        return [np.full(size, number, np.uint8) for number in numbers]
+
+    old, receiver = sites.open_channel()
+    to_a, at_a = sites.b.open_sender("back", "a"), sites.a.open_receiver("back", "b")
+    sites.transfer(old, receiver, arrays(1, 2))
+    for array in arrays(3, 4, 5):
+        to_a.send(array)
+    sites.poll_until(lambda: len(at_a) == 3)
+    at_a.take()
+    sites.poll_until(lambda: sites.a.flush() or to_a.statistics().queued == 2)
+    old_site = sites.start_a_again()
+    sites.b.replace_peer("a", sites.addresses["a"], 1)
+    assert (to_a.lost, to_a.statistics().tokens, to_a.all_taken) == (2, 3, True)
+
     old.send("stale")
+    old_site.flush()
+    sites.poll_until(lambda: sites.b.connections.traffic().refused == {("another epoch", "a"): 1})
+    new, again = sites.a.open_sender("x", "b"), sites.a.open_receiver("back", "b")
+    for sender, end in ((new, receiver), (to_a, again)):
+        sent = arrays(6, 7, 8, 9)
+        assert all(map(np.array_equal, sent, sites.transfer(sender, end, sent)))
+    assert (receiver.statistics().tokens, to_a.statistics().tokens) == (6, 7)
+
+
+def test_a_token_that_a_peer_sent_before_it_was_replaced_is_sent_again(sites: SitePair) -> None:
+    _, receiver = sites.open_channel()
+    sites.start_a_again()
+    sender = sites.a.open_sender("x", "b")
+    sender.send("too early")
     sites.a.flush()
     sites.poll_until(lambda: sites.b.connections.traffic().refused == {("another epoch", "a"): 1})
-    sender, receiver = sites.open_channel(epoch=2)
-    assert sites.transfer(sender, receiver, ["fresh"]) == ["fresh"]
+    sites.b.replace_peer("a", sites.addresses["a"], 1)
+    sender.send("in time")
+    sites.a.flush()
+    sites.poll_until(lambda: len(receiver) == 2)
+    assert [receiver.take()[0] for _ in range(2)] == ["too early", "in time"]
 
 
 def test_tokens_of_unknown_channels_are_refused_and_counted(sites: SitePair) -> None:

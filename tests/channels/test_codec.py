@@ -304,7 +304,7 @@ def test_hostile_bytes_are_refused_or_harmless(garbage: bytes, tail: bytes) -> N
     heads = HeaderCodec(b"run", "me")
     for head in (garbage, heads.header([garbage], 0), heads.header([], len(garbage)) + tail):
         with suppress(RefusedMessage):
-            _, body_bytes, items = heads.read(head)
+            *_, body_bytes, items = heads.read(head)
             attach_payloads(items, body_bytes, [np.frombuffer(tail, np.uint8)], None, 1000)
 
 
@@ -320,7 +320,7 @@ def test_a_damaged_message_is_refused_or_harmless(at: int, byte: int) -> None:
     )
     head[at % len(head)] = byte
     with suppress(RefusedMessage):
-        _, body_bytes, items = heads.read(bytes(head))
+        *_, body_bytes, items = heads.read(bytes(head))
         for item in attach_payloads(items, body_bytes, [np.frombuffer(body, np.uint8)], None, 0):
             decode(item[5], item[6])
 

@@ -104,16 +104,28 @@ def test_a_site_that_listens_again_receives_what_it_missed(tmp_path: Path) -> No
         sites.b.close(drop=True)
         sender.send("while it is away")
         sites.a.flush()
-        again = SiteConnections("b", RUN)
+        again = SiteConnections("b", RUN, epoch=1)
         again.listen(sites.addresses["b"])
         again.connect("a", sites.addresses["a"])
         sites.b = SiteChannels(again)
-        fresh = sites.b.open_receiver("x", "a", 1)
-        renewed = sites.a.open_sender("x", "b", 1)
-        renewed.send("after")
-        sites.poll_until(fresh.is_ready)
-        assert fresh.take()[0] == "after"
-        assert sites.b.connections.traffic().refused == {("another epoch", "a"): 1}
+        fresh = sites.b.open_receiver("x", "a")
+        refused = {("another epoch", "a"): 1}
+        sites.poll_until(lambda: sites.b.connections.traffic().refused == refused)
+        sites.a.replace_peer("b", sites.addresses["b"], 1)
+        assert sites.transfer(sender, fresh, ["after"]) == ["after"]
+
+
+def test_a_slab_of_an_earlier_epoch_is_refused(tmp_path: Path) -> None:
+    with open_pair("shared", tmp_path) as sites:
+        old, _ = sites.open_channel()
+        old_site = sites.start_a_again()
+        sites.b.replace_peer("a", sites.addresses["a"], 1)
+        old.send(np.zeros(1_000_000, np.uint8))  # announces shared memory, and is sent without it
+        old_site.flush()
+        sites.poll_until(lambda: sites.b.connections.traffic().refused)
+        assert sites.b.connections.traffic().refused.keys() == {("another epoch", "a")}
+        memory = sites.b.connections._transports["ipc"].peer_memory  # type: ignore[attr-defined]
+        assert len(memory["a"]) == 0
 
 
 # messages that are refused

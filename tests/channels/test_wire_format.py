@@ -43,8 +43,8 @@ def open_channel(
     sites: SitePair, wire: WireFormat, limits: ChannelLimits | None = None
 ) -> tuple[Sender, Receiver]:
     limits = limits or ChannelLimits()
-    sender = sites.a.open_sender("x", "b", 0, limits, wire)
-    return sender, sites.b.open_receiver("x", "a", 0, limits, wire)
+    sender = sites.a.open_sender("x", "b", limits, wire)
+    return sender, sites.b.open_receiver("x", "a", limits, wire)
 
 
 def batches(numbers: int = 5) -> list[Batch]:
@@ -123,7 +123,7 @@ def refused_by_b(sites: SitePair, reason: str) -> bool:
 
 
 def test_a_compressed_token_is_refused_where_the_channel_has_none(sites: SitePair) -> None:
-    sender = sites.a.open_sender("x", "b", 0, ChannelLimits(), wire_format("lz4", "float32"))
+    sender = sites.a.open_sender("x", "b", ChannelLimits(), wire_format("lz4", "float32"))
     receiver = sites.b.open_receiver("x", "a")
     sender.send(LINES)
     sites.poll_until(lambda: refused_by_b(sites, "compressed"))
@@ -149,8 +149,8 @@ def test_a_payload_of_another_size_is_refused_without_using_its_memory(
     assert wire.compression is not None
     lying = Lying(wire.compression.compress(bytes(nbytes)))
     limits = ChannelLimits()
-    sender = sites.a.open_sender("x", "b", 0, limits, WireFormat(lying))
-    receiver = sites.b.open_receiver("x", "a", 0, limits, wire)
+    sender = sites.a.open_sender("x", "b", limits, WireFormat(lying))
+    receiver = sites.b.open_receiver("x", "a", limits, wire)
     tracemalloc.start()
     try:
         sender.send(LINES)
@@ -197,8 +197,8 @@ def test_compressed_tokens_beyond_the_limit_of_bytes_are_refused(sites: SitePair
     """A sender that ignores its limits cannot fill the receiver's memory with tokens that are small on the way."""
     wire = wire_format("lz4", "float32")
     limits = ChannelLimits(tokens=50, bytes=3 << 20)
-    sender = sites.a.open_sender("x", "b", 0, ChannelLimits(tokens=50, bytes=1 << 40), wire)
-    receiver = sites.b.open_receiver("x", "a", 0, limits, wire)
+    sender = sites.a.open_sender("x", "b", ChannelLimits(tokens=50, bytes=1 << 40), wire)
+    receiver = sites.b.open_receiver("x", "a", limits, wire)
     for _ in range(20):
         sender.send(np.zeros(1 << 20, np.uint8))
     sites.poll_until(lambda: refused_by_b(sites, "over capacity"))

@@ -61,6 +61,44 @@ def test_free_sites_count_in_the_warm_up_only() -> None:
     assert leases.completed_rounds == 9
 
 
+def test_a_lost_site_holds_nobody_up_and_comes_back_where_the_others_are() -> None:
+    leases = Leases("abc")
+    set_rounds(leases, a=9, b=4, c=7)
+    assert leases.remove("b") == 7
+    set_rounds(leases, b=5)  # a late report
+    assert (leases.completed_rounds, leases.fired_rounds) == (7, 7)
+    assert leases.add("b", 4) == 7
+    set_rounds(leases, a=12, c=12)
+    assert leases.completed_rounds == 7
+
+
+def test_a_lost_site_that_was_ahead_does_not_repeat_its_rounds() -> None:
+    leases = Leases("ab")
+    set_rounds(leases, a=5, b=8)
+    assert leases.add("b", leases.remove("b")) == 8
+    assert leases.completed_rounds == 5
+
+
+def test_completed_rounds_stay_while_all_sites_are_lost() -> None:
+    leases = Leases("ab")
+    set_rounds(leases, a=9, b=4)
+    leases.remove("a")
+    leases.remove("b")
+    assert (leases.completed_rounds, leases.fired_rounds) == (4, 4)
+    assert leases.add("a", 9) == 9
+
+
+def test_no_lease_goes_beyond_the_last_round() -> None:
+    leases = Leases("ab")
+    leases.last_round = 9
+    assert leases.grant(100.0) == 8
+    set_rounds(leases, a=4, b=4)
+    assert leases.grant(100.0) == 10  # although it is less than half of a lease
+    assert leases.grant(100.0) is None
+    leases.last_round = 10
+    assert leases.grant(100.0) == 11
+
+
 def test_large_states_shorten_leases() -> None:
     leases = Leases("ab")
     leases.limit_by_memory(KEPT_BYTES // 5)

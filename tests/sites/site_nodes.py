@@ -14,7 +14,7 @@ from flowrl.core.config import Config, param
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import ANY, In, Out, StateIn, StateOut
 from flowrl.core.state import State
-from tests.toys.toy_nodes import TABLE, Evaluator, Learner, table
+from tests.toys.toy_nodes import TABLE, Evaluator, Learner, Source, table
 
 
 class VaryingSteps(Node):
@@ -84,6 +84,24 @@ class TolerantLearner(Learner):
 
     def fire(self, data: Any) -> str:
         return super().fire(data if isinstance(data, Batch) else table(0))
+
+
+class TimedSource(Source):
+    """A `Source` whose firing takes some time. Its tokens depend on its random stream, and it logs their numbers."""
+
+    class Config(Source.Config):
+        each_s: float = param(0.01, "seconds of a firing")
+
+    def setup(self) -> None:
+        super().setup()
+        self._rng = self.ctx.rng("tokens")
+
+    def fire(self, weights: State | None) -> list[Batch]:
+        super().fire(weights)
+        threading.Event().wait(self.config.each_s)
+        numbers = self._rng.integers(1 << 62, size=self.config.give).tolist()
+        self.ctx.log(f"gave {numbers}")
+        return [table(number) for number in numbers]
 
 
 class SlowCollector(Node):

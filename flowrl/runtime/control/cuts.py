@@ -81,19 +81,26 @@ class CutPlanner:
         unknown = any(name in may_lack_tokens(schedule) for schedule in schedules)
         return unknown or (paced is not None and self._rate_unknown(paced.source.node))
 
-    def known_cuts(self) -> Iterator[tuple[Position, CutReason]]:
-        """Yield the cuts of the limits that are known before the run."""
+    def known_cuts(self, may_miss_firings: bool = False) -> Iterator[tuple[Position, CutReason]]:
+        """Yield the cuts of the limits that are known before the run.
+
+        If sites `may_miss_firings`, because they are lost and started again, the env steps must be counted.
+        """
         limits, warm_up_rounds = self.limits, self.warm_up_rounds
         if limits.train_iters is not None and (cut := self._after_train_iters(limits.train_iters)):
             yield cut, limit_reached("train_iters", limits.train_iters)
         if limits.rounds is not None:
             yield (warm_up_rounds + limits.rounds - 1,), limit_reached("rounds", limits.rounds)
-        if limits.steps is not None and self.known_steps is not None:
-            in_warm_up, in_round = self.known_steps
-            rounds = max(-(-(limits.steps - in_warm_up) // in_round), 1)
-            yield (warm_up_rounds + rounds - 1,), limit_reached("steps", limits.steps)
+        if limits.steps is not None and self.known_steps is not None and not may_miss_firings:
+            yield (self.round_of(limits.steps),), limit_reached("steps", limits.steps)
         if not self.program.round.order:
             yield (warm_up_rounds - 1,), ("done", "no node fires in rounds")
+
+    def round_of(self, steps: int) -> int:
+        """Return the round at whose end so many env steps are reached, if no site misses a firing."""
+        assert self.known_steps is not None
+        in_warm_up, in_round = self.known_steps
+        return self.warm_up_rounds + max(-(-(steps - in_warm_up) // in_round), 1) - 1
 
     def _after_train_iters(self, iters: int) -> Position | None:
         """Return the position of the first learner's firing number `iters`, if it is known before the run."""

@@ -31,7 +31,9 @@ class Leases:
         self._free, self._paced = frozenset(free), frozenset(paced)
         self._rounds_behind, self._warm_up_rounds = rounds_behind, warm_up_rounds
         self._begun = 0  # the rounds after which a continued run began
+        self._completed = 0
         self.granted = 0
+        self.last_round: float = inf  # no round after it may begin
         self._max_lease_rounds: float = inf
 
     def limit_by_memory(self, state_bytes: int) -> None:
@@ -46,22 +48,33 @@ class Leases:
         self._begun = self.granted = rounds
 
     def set_rounds(self, name: str, rounds: int) -> None:
-        self._rounds[name] = rounds
+        if name in self._rounds:
+            self._rounds[name] = rounds
+
+    def remove(self, name: str) -> int:
+        """Leave a lost site out. Return the rounds after which it may come back."""
+        return max(self._rounds.pop(name), self.completed_rounds)
+
+    def add(self, name: str, rounds: int) -> int:
+        """Take a site in that begins after at least these rounds. Return after how many."""
+        self._rounds[name] = max(rounds, self.completed_rounds)
+        return self._rounds[name]
 
     @property
     def completed_rounds(self) -> int:
-        """The rounds that all sites have completed."""
+        """The rounds that all sites have completed; while no site has rounds, as many as before."""
         rounds = self._rounds.items()
-        return min(
-            (n for s, n in rounds if s not in self._free or n < self._warm_up_rounds), default=0
-        )
+        in_rounds = [n for s, n in rounds if s not in self._free or n < self._warm_up_rounds]
+        self._completed = min(in_rounds, default=self._completed)
+        return self._completed
 
     @property
     def fired_rounds(self) -> int:
         """The rounds that all sites but paced ones have completed. Only verdicts of paced sites can still cut there."""
         if not self._rounds_behind:
             return self.completed_rounds
-        return min(n for s, n in self._rounds.items() if s not in self._paced | self._free)
+        in_rounds = [n for s, n in self._rounds.items() if s not in self._paced | self._free]
+        return min(in_rounds, default=self._completed)
 
     def grant(self, firing_s: float) -> int | None:
         """Return the rounds that may begin, or None if more than half of the current lease is left.
@@ -72,7 +85,9 @@ class Leases:
         lease = max(MIN_LEASE_ROUNDS, int((fired - self._begun) / max(firing_s, 1e-9) * LEASE_S))
         lease = int(min(lease, self._max_lease_rounds))
         granted = min(fired + lease, self.completed_rounds + max(lease, self._rounds_behind))
-        if granted - self.granted < lease // 2:
+        granted = int(min(granted, self.last_round + 1))
+        is_last = granted == self.last_round + 1 > self.granted
+        if granted - self.granted < lease // 2 and not is_last:
             return None
         self.granted = granted
         return granted

@@ -154,6 +154,33 @@ class LoadParts:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplacePeer:
+    """A peer of the site was started again, and listens at this address. The answer is `PeerReplaced`."""
+
+    peer: str
+    address: str
+    epoch: int
+
+
+class InstanceProgress(NamedTuple):
+    """The firings of an instance, and what it counted in them."""
+
+    fired: int
+    counts: Count
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRun:
+    """The site was started again while the others went on. It shall begin after this many completed rounds.
+
+    Its instances go on counting where those of the lost site had been.
+    """
+
+    rounds: int
+    progress: Mapping[str, InstanceProgress]
+
+
+@dataclass(frozen=True, slots=True)
 class HaltFreeSite:
     """A free site shall end after its current firing: all other sites have reached the cut."""
 
@@ -177,6 +204,8 @@ Command = (
     | SavePartsAt
     | SnapshotStored
     | LoadParts
+    | ReplacePeer
+    | JoinRun
     | HaltFreeSite
     | SendResults
     | LeaveRun
@@ -204,6 +233,15 @@ class SiteReady:
 @dataclass(frozen=True, slots=True)
 class PartsLoaded:
     """The site has loaded its parts of a snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerReplaced:
+    """The site is connected to a peer that was started again. So many tokens to the old one were lost."""
+
+    peer: str
+    epoch: int
+    lost_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +329,7 @@ Report = (
     MakingNode
     | SiteReady
     | PartsLoaded
+    | PeerReplaced
     | SavedPieces
     | SavedParts
     | PartsNotSaved

@@ -19,12 +19,13 @@ from flowrl.runtime.control.messages import (
     HaltFreeSite,
     HashTokens,
     HoldRounds,
+    JoinRun,
     LeaveRun,
     LoadParts,
     PositionedCount,
     PositionedRecord,
+    ReplacePeer,
     Report,
-    RoundsHeld,
     SavePartsAt,
     SendResults,
     SiteProgress,
@@ -59,12 +60,14 @@ class CoordinatorMessages:
         self.saves_at: set[int] = set()
         self.stored_pieces = StoredPieces()
         self.parts_to_load: LoadParts | None = None
+        self.run_to_join: JoinRun | None = None
         self.results_requested = False
         self.must_leave = False
         self.on_settled: Callable[[int, int], None] = lambda rounds, paced_rounds: None
         self.on_hash_tokens: Callable[[HashTokens], None] = lambda command: None
         self.on_hold: Callable[[], None] = lambda: None
         self.on_peek: Callable[[PeekRequest], None] = lambda request: None
+        self.on_replace_peer: Callable[[ReplacePeer], None] = lambda command: None
         channels.on_receive(self._receive)
 
     def _receive(self) -> None:
@@ -84,6 +87,10 @@ class CoordinatorMessages:
                 self.stored_pieces.set_stored(command.rounds)
             elif isinstance(command, LoadParts):
                 self.parts_to_load = command
+            elif isinstance(command, ReplacePeer):
+                self.on_replace_peer(command)
+            elif isinstance(command, JoinRun):
+                self.run_to_join = command
             elif isinstance(command, HashTokens):
                 self.on_hash_tokens(command)
             elif isinstance(command, PeekRequest):
@@ -119,9 +126,9 @@ class SiteReporter:
         self._reports.send(REPORT.encode(report))
         self._channels.flush()
 
-    def answer_hold(self, begun_rounds: int) -> None:
-        """Tell how many rounds the site has begun, also in the middle of a wait: the channel has room for it."""
-        self._reports.send(REPORT.encode(RoundsHeld(begun_rounds)))
+    def answer(self, report: Report) -> None:
+        """Answer a command, also in the middle of a wait: the channel has room for it."""
+        self._reports.send(REPORT.encode(report))
         self._channels.flush()
 
     def add_record(self, record: PositionedRecord) -> None:

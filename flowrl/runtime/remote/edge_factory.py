@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flowrl.channels import ChannelLimits, SiteChannels
+from flowrl.channels import ChannelLimits, Sender, SiteChannels
 from flowrl.channels.wire_format import AS_IT_IS, WireFormat, wire_format
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
@@ -43,12 +43,14 @@ class SiteEdgeFactory(EdgeFactory):
     ) -> None:
         super().__init__(checked)
         self.name = name
+        self.site.restarts = channels.connections.epoch
         self.waits = SiteWaits(channels, self.site)
         self._layout, self._channels = layout, channels
         lags = [edge.lag for edge in checked.graph.edges if edge.kind == "state"]
         self._rounds_in_channel = max(lags, default=0) + SLACK_ROUNDS
         self._free_sites = free_sites(checked, layout)
         self._inputs: list[RemoteInput] = []
+        self._stream_senders: list[Sender] = []
         self._awaited_inputs: list[RemoteInput] = []  # those for whose room producers wait
         self._state_inputs: dict[tuple[PortRef, int], Take] = {}
         self._newest_views: list[NewestView] = []
@@ -56,6 +58,7 @@ class SiteEdgeFactory(EdgeFactory):
         self._send_initial_versions: list[Callable[[], None]] = []
         self._wire_formats: dict[tuple[str, str], WireFormat] = {("none", "float32"): AS_IT_IS}
         self._token_wait: Wait | None = None
+        self._newest_outputs: list[tuple[str, LossyRemoteOutput]] = []  # with the reader's site
         self._firing_inputs: dict[str, RemoteInput] = {}
         self._firing_readers: dict[str, list[Push]] = {}
         # Channels of services are opened before anything is received, because a client may call early.
@@ -137,6 +140,7 @@ class SiteEdgeFactory(EdgeFactory):
         sender = self._channels.open_sender(
             _stream_channel(edge, pair), peer, limits=limits, wire=wire
         )
+        self._stream_senders.append(sender)
         producer = instance_key(edge.sources[pair[0]].node, pair[1])
         wait = self.waits.on_output(producer, pair_label(edge, pair), sender)
         if edge.when_full == "drop_oldest":
@@ -254,7 +258,9 @@ class SiteEdgeFactory(EdgeFactory):
         label = pair_label(edge, (0, 0, replica))
         wait = self.waits.on_output(edge.source.node, label, sender)
         if self._reads_newest(edge, replica):
-            return LossyRemoteOutput(self.waits, sender, wait, capacity=1)
+            newest_output = LossyRemoteOutput(self.waits, sender, wait, capacity=1)
+            self._newest_outputs.append((peer, newest_output))
+            return newest_output
         return RemoteOutput(self.waits, sender, wait)
 
     def _remote_consumers(self, edge: Edge) -> list[int]:
@@ -352,6 +358,24 @@ class SiteEdgeFactory(EdgeFactory):
             self._token_wait = self.waits.on_input(", ".join(names), "anything to fire with")
         receivers = [queue.receiver for queue in self._inputs]
         self.waits.until(can_fire, self._token_wait, *receivers)
+
+    def replace_peer(self, peer: str, address: str, epoch: int) -> int:
+        """Connect to a peer that was started again. Return how many tokens to it were lost.
+
+        Tokens of the lost site that have arrived stay. The new one gets the newest version of each state that it reads.
+        """
+        for queue in self._inputs:
+            if queue.receiver.peer == peer:
+                queue.empty_receiver()
+        lost_before = self._lost_tokens(peer)
+        self._channels.replace_peer(peer, address, epoch)
+        for reader, output in self._newest_outputs:
+            if reader == peer:
+                output.send_last_again()
+        return self._lost_tokens(peer) - lost_before
+
+    def _lost_tokens(self, peer: str) -> int:
+        return sum(sender.lost for sender in self._stream_senders if sender.peer == peer)
 
     def discard_inputs(self) -> None:
         """Discard all tokens from now on. The site has ended, and its producers must not wait for it.

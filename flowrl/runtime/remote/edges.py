@@ -98,6 +98,7 @@ class LossyRemoteOutput(RemoteOutput):
 
     def __init__(self, waits: SiteWaits, sender: Sender, wait: Wait, capacity: int) -> None:
         super().__init__(waits, sender, wait)
+        self._last: Token | None = None
         self._pending: deque[Token] = deque(maxlen=capacity)
         self.dropped = 0
         waits.channels.on_receive(self._send_pending)
@@ -107,7 +108,14 @@ class LossyRemoteOutput(RemoteOutput):
             self._waits.channels.drain()  # credit may have arrived
         self.dropped += len(self._pending) == self._pending.maxlen
         self._pending.append(token)
+        self._last = token
         self._send_pending()
+
+    def send_last_again(self) -> None:
+        """Send the last token again, because its receiver was started again and has no other."""
+        if self._last is not None:
+            self._pending.append(self._last)
+            self._send_pending()
 
     def _send_pending(self) -> None:
         try:

@@ -6,10 +6,11 @@
 | `seed` | the run's seed |
 | `continues` | whether the run continues from a snapshot |
 | `kinds`, `placed` | the site layout |
-| `sites` | for each site of the group: `address`, `listener`, `peers` and `keys` |
+| `sites` | for each site of the group: `address`, `listener`, `peers`, `keys` and `epochs` |
 
 `address` is for processes of this machine; `listener` is the descriptor of a socket that listens on the network, or
-None; `peers` are the peers' addresses; `keys` may be None. Other keys are read by `read_graph`.
+None; `peers` are the peers' addresses; `keys` may be None; `epochs` say how often this site and its peers were started
+again. Other keys are read by `read_graph`.
 """
 
 from __future__ import annotations
@@ -50,12 +51,13 @@ class ChildSite:
         connections.listen(self._site["address"])
         self._listen_on_network(connections)
         for peer, address in self._site["peers"].items():
-            connections.connect(peer, address)
+            connections.connect(peer, address, self._site["epochs"][peer])
         self._channels = SiteChannels(connections)
 
     def _new_connections(self) -> SiteConnections:
         keys = Keys.from_json(self._site["keys"]) if self._site["keys"] else None
-        return SiteConnections(self._name, bytes.fromhex(self._config["run"]), keys=keys)
+        run, epoch = bytes.fromhex(self._config["run"]), self._site["epochs"][self._name]
+        return SiteConnections(self._name, run, keys=keys, epoch=epoch)
 
     def _listen_on_network(self, connections: SiteConnections) -> None:
         """Use the inherited listener of this site, if there is one, and close the listeners of other sites."""

@@ -15,7 +15,7 @@ from math import inf
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.checks.site_kinds import free_sites, paced_sites, rounds_behind
+from flowrl.checks.site_kinds import elastic_sites, free_sites, paced_sites, rounds_behind
 from flowrl.core.batch import Array
 from flowrl.core.context import VerdictRecord
 from flowrl.core.errors import RunError
@@ -32,10 +32,12 @@ from flowrl.runtime.control.messages import (
     HaltFreeSite,
     HashTokens,
     HoldRounds,
+    JoinRun,
     LoadParts,
     MakingNode,
     PartsLoaded,
     PartsNotSaved,
+    PeerReplaced,
     Report,
     RoundsHeld,
     SavedParts,
@@ -63,6 +65,7 @@ from flowrl.runtime.site_state import Position
 from flowrl.runtime.sites.launched_sites import LaunchedSites, RemoteHosts, SiteFailed, SiteLost
 from flowrl.runtime.sites.part_sites import site_of_parts
 from flowrl.runtime.sites.silence_watch import SilenceWatch
+from flowrl.runtime.sites.site_restarts import ElasticProgress, SiteRestarts
 from flowrl.runtime.sites.site_statuses import SiteStatuses
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSink
 from flowrl.runtime.status import Activity, NodeStats, SiteStatus, in_graph_order
@@ -108,8 +111,9 @@ class Coordinator:
         hosts: RemoteHosts | None = None,
         show: Callable[[str], None] = lambda text: None,
         continues: bool = False,
+        restarts_sites: bool = False,
     ) -> None:
-        """`show` shows a line to the user."""
+        """`show` shows a line to the user. A run that `restarts_sites` goes on while an elastic site is lost."""
         self.checked = checked.require_sound()
         self.limits = limits
         self.cuts = CutPlanner(checked, limits)
@@ -119,6 +123,12 @@ class Coordinator:
         self._silence = SilenceWatch(self.sites.names_in_other_processes(), show)
         self._statuses = SiteStatuses(self.sites, self._silence.on_sign_of_life)
         self._free_sites = free_sites(checked, layout)
+        self._elastic_sites = elastic_sites(checked, layout) if restarts_sites else frozenset()
+        self._restarts = SiteRestarts(self.sites, show)
+        self._progress = ElasticProgress(checked.program)
+        self._rounds_of_lost: dict[
+            str, int
+        ] = {}  # by site: the rounds after which it may come back
         paced = paced_sites(checked, layout)
         self._unsynchronised_sites = self._free_sites | paced
         behind = rounds_behind(checked) if paced and not self._free_sites else 0
@@ -180,7 +190,8 @@ class Coordinator:
         return weights_digest(self._states)
 
     def irregularity_lines(self) -> list[str]:
-        return [*self._reorderer.irregularities.lines(), *self._irregularities]
+        happened = [*self._reorderer.irregularities.lines(), *self._irregularities]
+        return [*self._restarts.lines(), *happened]
 
     def warnings(self) -> list[str]:
         return [*self._silence.lines(), *self.sites.refusal_lines(), *self._refusals]
@@ -209,8 +220,10 @@ class Coordinator:
 
     def run(self) -> Cut:
         """Start the sites, and let them fire up to the earliest cut."""
-        for cut, why in self.cuts.known_cuts():
+        for cut, why in self.cuts.known_cuts(may_miss_firings=bool(self._elastic_sites)):
             self._cut_at(cut, why)
+        if self._elastic_sites and self.limits.steps is not None and self.cuts.known_steps:
+            self._leases.last_round = self.cuts.round_of(self.limits.steps)
         self.sites.start()
         self._wait_for(SiteReady, START_S)
         if self._reorderer.hash_sink is not None:
@@ -226,6 +239,7 @@ class Coordinator:
         while self._pending_sites[SiteAtCut]:
             self._grant_lease(time.perf_counter() - began)
             self._receive_reports()
+            self._restart_lost_sites()
             self._require_progress()
             self._find_cuts(time.perf_counter() - began)
             self._release_records()
@@ -299,6 +313,56 @@ class Coordinator:
         self._reorderer.release_before(completed, self._cut)
         # The counts of the round of the cut stay apart: `_find_cuts` asks in which round a limit was reached.
         self._ledger.settle(completed if self._cut is None else min(completed, self._cut[0]))
+
+    # elastic sites
+
+    def _restart_lost_sites(self) -> None:
+        """Start lost sites again, and let those take part that are ready. Where the run ends, nobody waits for them."""
+        if not self.sites.replaceable:  # the phases of the warm-up need all sites
+            if self._elastic_sites and self._leases.completed_rounds >= self.cuts.warm_up_rounds:
+                self.sites.replaceable = self._elastic_sites
+            return
+        absent = self._restarts.absent
+        if not absent:
+            return
+        at_work = set(self.sites.names) - self._free_sites - absent
+        is_ending = bool(at_work) and at_work.isdisjoint(self._pending_sites[SiteAtCut])
+        if is_ending or self._cut_requested_s < inf:
+            for site in absent:
+                self._leave_out(site)
+            return
+        self._restarts.start_due()
+        for site in self._restarts.take_returning():
+            self._let_join(site)
+
+    def _lose(self, site: str, why: str) -> None:
+        """Go on without a site, until it is started again. At the end of a run it is not."""
+        self._silence.ignore(site)
+        if site not in self._rounds_of_lost:
+            self._rounds_of_lost[site] = self._leases.remove(site)
+        if self._cut_requested_s < inf or site not in self._pending_sites[SiteAtCut]:
+            self._restarts.leave_out(site, why)
+            self._leave_out(site)
+            return
+        self._statuses.update_activity(site, Activity("starting"))
+        self._restarts.lose(site, why)
+
+    def _leave_out(self, site: str) -> None:
+        self._restarts.leave_out(site)
+        for pending in (self._sites_to_hold, *self._pending_sites.values()):
+            pending.discard(site)
+
+    def _let_join(self, site: str) -> None:
+        """Let a site that was started again take part from the round on in which the others are."""
+        rounds = self._leases.add(site, self._rounds_of_lost.pop(site))
+        self._silence.watch(site)
+        send_to = self.sites.send_to
+        if self._reorderer.hash_sink is not None:
+            send_to(site, HashTokens(self._recorded))
+        if self._cut is not None:
+            send_to(site, CutAt(self._cut))
+        send_to(site, JoinRun(rounds, self._progress.of_site(site)))
+        self._settle(self._leases.granted)
 
     # snapshots
 
@@ -381,6 +445,8 @@ class Coordinator:
             self._process_report(site, report)
             if isinstance(report, SiteReady | PartsLoaded | SiteAtCut | SiteResults | SiteClosed):
                 self._pending_sites[type(report)].discard(site)
+        for site, why in self.sites.take_losses():
+            self._lose(site, why)
         if not self._pending_sites[SiteReady]:  # a site that is being made gives no sign of life
             self._silence.check()
 
@@ -403,9 +469,12 @@ class Coordinator:
         elif isinstance(report, TokenSummary):
             self.summaries[report.number] = report
         elif isinstance(report, MakingNode):
-            self._statuses.update(SiteStatus(site, Activity("starting", instance=report.instance)))
+            self._statuses.update_activity(site, Activity("starting", instance=report.instance))
+        elif isinstance(report, PeerReplaced):
+            self._restarts.on_peer_replaced(site, report)
         elif isinstance(report, SiteReady):
-            self._statuses.update(SiteStatus(site, Activity("idle")))
+            self._restarts.on_ready(site)
+            self._statuses.update_activity(site, Activity("idle"))
             self._leases.limit_by_memory(report.state_bytes)
         elif isinstance(report, TrainItersReached):
             why = limit_reached("train_iters", report.train_iters)
@@ -420,6 +489,8 @@ class Coordinator:
 
     def _process_progress(self, site: str, progress: SiteProgress) -> None:
         is_free = site in self._free_sites
+        if site in self._elastic_sites:
+            self._progress.add(site, progress)
         self._leases.set_rounds(site, progress.rounds)
         self._statuses.update(progress.status)
         (self._ledger.add_settled if is_free else self._ledger.add)(progress.counts)
@@ -440,6 +511,7 @@ class Coordinator:
 
     def _find_cuts(self, firing_s: float) -> None:
         limits, fired = self.limits, self._leases.fired_rounds
+        self._find_cut_of_steps_that_may_miss()
         if limits.steps is not None and self.cuts.known_steps is None:  # the steps must be counted
             reached = self._ledger.round_of(limits.steps, fired)
             if reached is not None and fired > self.cuts.warm_up_rounds:
@@ -452,7 +524,7 @@ class Coordinator:
             return
         if is_new:
             self._cut_requested_s = time.monotonic()
-            self._sites_to_hold = set(self.sites.names)
+            self._sites_to_hold = set(self.sites.names) - self._restarts.absent
             self.sites.send(HoldRounds())
         elif not self._sites_to_hold:
             if self.snapshots is not None:
@@ -463,6 +535,19 @@ class Coordinator:
                 self.sites.send(
                     CutAt(self._cut)
                 )  # an earlier one is told again, which ends the hold
+
+    def _find_cut_of_steps_that_may_miss(self) -> None:
+        """Cut after the last round of the leases if it brings the env steps; otherwise allow more rounds."""
+        last_round = self._leases.last_round
+        if self._leases.completed_rounds <= last_round:
+            return
+        assert self.limits.steps is not None
+        assert self.cuts.known_steps is not None
+        missing = self.limits.steps - self._ledger.counts_at((int(last_round),)).env_steps
+        if missing > 0:
+            self._leases.last_round += -(-missing // self.cuts.known_steps[1])
+        else:
+            self._cut_at((int(last_round),), limit_reached("steps", self.limits.steps))
 
     def _cut_at(self, cut: Position, why: CutReason) -> None:
         """Cut at this position, unless an earlier cut is known."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -31,6 +32,7 @@ from flowrl.runtime.control.messages import (
     Failure,
     LeaveRun,
     NodeFailure,
+    ReplacePeer,
     Report,
     SiteFailure,
 )
@@ -117,6 +119,11 @@ class LaunchedSites:
         self._refusals_of_failed: list[str] = []
         self._is_closed = False
         self._checked_alive_s = 0.0
+        # Sites whose loss is not the end of the run: it is returned by `take_losses`.
+        self.replaceable: Collection[str] = ()
+        self._lost: dict[str, str] = {}  # and why, until they are started again
+        self._new_losses: list[str] = []
+        self._epochs = dict.fromkeys([COORDINATOR, *self.names], 0)
 
     def _local_sites(self, kind: str) -> list[str]:
         """Return the sites of a kind on this machine."""
@@ -175,7 +182,10 @@ class LaunchedSites:
     def _choose_address(self, name: str) -> None:
         """Choose the address of a site in a process. On the network, listen at it from now on."""
         assert self._folder is not None
-        self._addresses.local[name] = self._folder.address(name)
+        epoch = self._epochs[name]
+        self._addresses.local[name] = self._folder.address(f"{name}~{epoch}" if epoch else name)
+        if name in self._listeners:
+            self._listeners.pop(name).close()
         if self.hosts is not None and self._addresses.has_remote_peer(name):
             listener, port = open_listener(self.hosts.machine)
             self._listeners[name], self._addresses.ports[name] = listener, port
@@ -200,14 +210,18 @@ class LaunchedSites:
         self._threads[name] = thread
         thread.start()
 
-    def _start_processes(self) -> None:
-        config = {
+    def _config(self, continues: bool) -> dict[str, Any]:
+        """Return what the configurations of all sites have in common."""
+        return {
             "run": self._run.hex(),
             "kinds": dict(self.layout.kinds),
             "placed": [[node, r, site] for (node, r), site in self.layout.site_of.items()],
             "seed": self.seed,
-            "continues": self.continues,
+            "continues": continues,
         }
+
+    def _start_processes(self) -> None:
+        config = self._config(self.continues)
         local, remote = self._local_sites("process"), self.layout.hosts
         modules = {n: modules_needed(self.checked, self.layout, n) for n in (*local, *remote)}
         if local:
@@ -228,14 +242,48 @@ class LaunchedSites:
             "listener": listener.fileno() if listener else None,
             "peers": {peer: addresses.address_for(peer, name) for peer in addresses.peers[name]},
             "keys": keys.to_json() if keys else None,
+            "epochs": {peer: self._epochs[peer] for peer in (name, *addresses.peers[name])},
         }
+
+    # starting again
+
+    def take_losses(self) -> list[tuple[str, str]]:
+        """Return the replaceable sites that were lost since the last call, each with the reason."""
+        losses, self._new_losses = self._new_losses, []
+        return [(name, self._lost[name]) for name in losses]
+
+    def lose(self, name: str, why: str) -> None:
+        """Take a site for lost. If it still runs, it is killed."""
+        self._lost[name] = why
+        self.processes.signal(SiteSignal(name, signal.SIGKILL))
+
+    def epoch(self, name: str) -> int:
+        """Return how often a site was started again."""
+        return self._epochs[name]
+
+    def start_again(self, name: str) -> list[str]:
+        """Start a lost site again, and have its peers replace it. Return those that will answer."""
+        del self._lost[name]
+        self._epochs[name] += 1
+        addresses, epoch = self._addresses, self._epochs[name]
+        self._choose_address(name)
+        self._channels.replace_peer(name, addresses.address_for(name, COORDINATOR), epoch)
+        config = {**self._config(continues=True), **graph_on_this_machine(self.checked)}
+        fds = [listener.fileno() for site, listener in self._listeners.items() if site == name]
+        modules = {name: modules_needed(self.checked, self.layout, name)}
+        self.processes.start(config, {name: self._site_config(name)}, modules, fds)
+        present = [p for p in addresses.peers[name] if p != COORDINATOR and p not in self._lost]
+        for peer in present:
+            self.send_to(peer, ReplacePeer(name, addresses.address_for(name, peer), epoch))
+        return present
 
     # messages
 
     def send(self, command: Command) -> None:
-        """Send a command to all sites."""
+        """Send a command to all sites that are not lost."""
         for name in self.names:
-            self._commands[name].send(COMMAND.encode(command))
+            if name not in self._lost:
+                self._commands[name].send(COMMAND.encode(command))
         self._channels.flush()
 
     def send_to(self, site: str, command: Command) -> None:
@@ -254,14 +302,17 @@ class LaunchedSites:
         self._channels.on_out_of_band = callback
 
     def receive(self) -> list[tuple[str, Report]]:
-        """Return the sites' reports after a short wait, or raise the first cause if a site has failed."""
+        """Return the sites' reports after a short wait, or raise the first cause if a site has failed.
+
+        If only replaceable sites were lost, `take_losses` returns them.
+        """
         self._poll()
+        if any(map(len, self._failures.values())) or self._some_site_is_dead():
+            self._handle_failures()
         reports = []
         for name, receiver in self._reports.items():
             while len(receiver):
                 reports.append((name, _decoded(name, REPORT, receiver)))
-        if any(map(len, self._failures.values())) or self._some_site_is_dead():
-            raise self._first_cause()
         return reports
 
     def _poll(self) -> None:
@@ -283,7 +334,7 @@ class LaunchedSites:
         if now_s - self._checked_alive_s < CHECK_ALIVE_S:
             return False
         self._checked_alive_s = now_s
-        return any(map(self.find_failure, self.names))
+        return any(self.find_failure(name) for name in self.names if name not in self._lost)
 
     def find_failure(self, name: str) -> str | None:
         """Return why a site is dead, or None."""
@@ -294,23 +345,39 @@ class LaunchedSites:
             return self.hosts.find_failure(name)
         return self.processes.find_failure(name)
 
-    def _first_cause(self) -> FlowError:
-        """Return the first cause of failures.
+    def _handle_failures(self) -> None:
+        """Raise the first cause of failures, unless the sites that have failed can all be replaced."""
+        failures = self._receive_failures()
+        self._refusals_of_failed += [line for f in failures.values() for line in f.refusals]
+        watched = [name for name in self.names if name not in self._lost]
+        dead = {n: why for n in watched if (why := self.find_failure(n)) is not None}
+        broken = {n: f.text for n, f in failures.items() if isinstance(f, ConnectionFailure)}
+        if len(broken) < len(failures) or not {*failures, *dead} <= {*self.replaceable}:
+            raise self._first_cause(failures, dead)
+        for name, why in (broken | dead).items():
+            self.lose(name, why)
+            self._new_losses.append(name)
 
-        The error of a node comes before the end of a process, and that before the broken connections of other sites.
-        """
-        failures: dict[str, Failure] = {}  # by site
+    def _receive_failures(self) -> dict[str, Failure]:
+        """Return the failures of sites. Those that may be the cause of others are waited for."""
+        failures: dict[str, Failure] = {}
         began = time.monotonic()
         wait_s = FIRST_CAUSE_S
         while time.monotonic() - began < wait_s and not _of_kind(NodeFailure, failures):
             self._poll()
-            if any(self.find_failure(name) for name in self.names if name not in failures):
+            watched = [name for name in self.names if name not in {*failures, *self._lost}]
+            if any(self.find_failure(name) for name in watched):
                 wait_s = LAST_MESSAGES_S  # other sites fail later because of it
             for name, receiver in self._failures.items():
                 while len(receiver):
                     failures.setdefault(name, _decoded(name, FAILURE, receiver))
-        self._refusals_of_failed = [line for f in failures.values() for line in f.refusals]
-        dead = {n: why for n in self.names if (why := self.find_failure(n)) is not None}
+        return failures
+
+    def _first_cause(self, failures: Mapping[str, Failure], dead: Mapping[str, str]) -> FlowError:
+        """Return the first cause of failures.
+
+        The error of a node comes before the end of a process, and that before the broken connections of other sites.
+        """
         silent = [name for name in dead if name not in failures]
         if not _of_kind(NodeFailure, failures) and silent:
             return SiteLost(f"site '{silent[0]}' has ended: {dead[silent[0]]}")
@@ -328,7 +395,8 @@ class LaunchedSites:
         self._is_closed = True
         deadline = time.monotonic() + CLOSE_S
         for name, sender in self._commands.items():
-            if self.find_failure(name) is None and sender.is_ready():
+            is_there = name not in self._lost and self.find_failure(name) is None
+            if is_there and sender.is_ready():
                 sender.send(COMMAND.encode(LeaveRun()))
         self._channels.flush()
         self.processes.end(deadline)

@@ -37,6 +37,14 @@ class SilenceWatch:
         if site in self._silent_s:
             self._silent_s[site] = 0.0
 
+    def watch(self, site: str) -> None:
+        """Watch a site from now on."""
+        self._silent_s[site] = 0.0
+
+    def ignore(self, site: str) -> None:
+        """Watch a site no more, because it is lost."""
+        self._silent_s.pop(site, None)
+
     def check(self) -> None:
         """Warn of sites that are silent for `WARN_S`, and raise `SiteLost` after `END_S`."""
         now_s = self._clock()

@@ -23,11 +23,15 @@ from flowrl.runtime.control.messages import (
     FAILURES,
     ConnectionFailure,
     Failure,
+    JoinRun,
     MakingNode,
     NodeFailure,
     PartsLoaded,
     PartsNotSaved,
+    PeerReplaced,
     PositionedRecord,
+    ReplacePeer,
+    RoundsHeld,
     SavedParts,
     SavedPieces,
     SiteAtCut,
@@ -108,7 +112,8 @@ class SiteScheduler(Scheduler):
             if instance.role == "collector" or instance.key == self.graph.first_learner:
                 instance.on_count = self._on_count
         messages.on_settled = self._on_settled
-        messages.on_hold = lambda: reporter.answer_hold(self.site.position_prefix[0] + 1)
+        messages.on_hold = lambda: reporter.answer(RoundsHeld(self.site.position_prefix[0] + 1))
+        messages.on_replace_peer = self._replace_peer
         messages.on_peek = lambda request: self.instances.peek(request, reporter.add_summary)
         messages.on_hash_tokens = lambda command: self.hash_tokens(
             reporter.add_hash, command.recorded
@@ -116,6 +121,11 @@ class SiteScheduler(Scheduler):
         self._waits.check = self._check_cut
 
     # messages of the coordinator
+
+    def _replace_peer(self, command: ReplacePeer) -> None:
+        peer, epoch = command.peer, command.epoch
+        lost_tokens = self._site_edges.replace_peer(peer, command.address, epoch)
+        self._reporter.answer(PeerReplaced(peer, epoch, lost_tokens))
 
     def _on_settled(self, rounds: int, paced_rounds: int) -> None:
         self._settled_rounds = rounds
@@ -355,12 +365,25 @@ class SiteScheduler(Scheduler):
 
     def _wait_until_all_sites_are_ready(self) -> None:
         messages = self._messages
+        if self.site.restarts:
+            self._waits.until_coordinator(lambda: messages.run_to_join is not None)
+            assert messages.run_to_join is not None
+            self._join_run(messages.run_to_join)
+            return
         self._waits.until_coordinator(
             lambda: messages.parts_to_load is not None or self._may_begin_round()
         )
         if messages.parts_to_load is not None:
             load = messages.parts_to_load
             self.begin_after(load.rounds, decode_parts(load.parts))
+
+    def _join_run(self, join: JoinRun) -> None:
+        """Begin where the others are, and go on counting where the instances of the lost site had been."""
+        self.begin_after(join.rounds)
+        for instance in self.instances.all():
+            fired, counts = join.progress.get(instance.key, (0, Count()))
+            instance.fired, instance.counts = fired, counts
+            instance.ctx.clock = instance.ctx.clock.add(instance.key, *counts)
 
     def _report_states(self) -> None:
         """Report the learners' states once all sites know the cut, and close the nodes."""

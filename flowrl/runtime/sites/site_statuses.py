@@ -28,6 +28,13 @@ class SiteStatuses:
         self._reported[status.site] = (status, time.perf_counter())
         self._on_sign_of_life(status.site)
 
+    def update_activity(self, site: str, activity: Activity) -> None:
+        """Update the activity alone. The statistics of a site that is started again stay."""
+        known = self._reported.get(site)
+        self.update(
+            SiteStatus(site, activity) if known is None else replace(known[0], activity=activity)
+        )
+
     def _update_out_of_band(self, site: str, text: str) -> None:
         self._on_sign_of_life(site)
         if text == SIGN_OF_LIFE:

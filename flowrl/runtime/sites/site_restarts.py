@@ -1,0 +1,162 @@
+"""Starts elastic sites again that were lost, while the other sites of the run go on.
+
+`flowrl.checks.site_kinds` says which sites are elastic. A lost one is started again after a while, in a new epoch
+and at a new address. Its peers connect to it, and lose what was on its way. When it is ready and all peers have
+answered, it takes part again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from flowrl.checks.firing_counts import schedule_of_round
+from flowrl.checks.serial_program import SerialProgram
+from flowrl.core.context import instance_key
+from flowrl.core.state import Count
+from flowrl.core.wording import count_text
+from flowrl.runtime.control.messages import InstanceProgress, PeerReplaced, SiteProgress
+from flowrl.runtime.sites.launched_sites import LaunchedSites, SiteLost
+
+WAITS_S = (
+    0.0,
+    1.0,
+    4.0,
+    10.0,
+)  # before each restart of a site that is lost again and again; then the run gives up
+STEADY_S = 60.0  # a site that has taken part for so long counts as if it had never been lost
+READY_S = 300.0  # in which a site must be ready: imports and simulators may take long
+
+
+@dataclass(slots=True)
+class ElasticSite:
+    """What is known of an elastic site that was lost, or has been lost before."""
+
+    losses: int = 0  # since it was steady
+    all_losses: int = 0
+    why: str = ""  # it was lost last
+    due_s: float = 0.0  # when it is started again
+    joined_s: float = 0.0  # when it took part again; 0 while it does not
+    is_started: bool = False
+    is_ready: bool = False
+    peers: set[str] = field(default_factory=set)  # that have not replaced it yet
+    lost_tokens: int = 0
+
+
+class SiteRestarts:
+    """The elastic sites of a run that were lost, and how far their instances had come; owned by the coordinator."""
+
+    def __init__(
+        self,
+        sites: LaunchedSites,
+        show: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`show` shows a line to the user."""
+        self._sites, self._show, self._clock = sites, show, clock
+        self._known: dict[str, ElasticSite] = {}
+        self._left_out: set[str] = set()
+
+    @property
+    def absent(self) -> set[str]:
+        """The sites that were lost, and shall take part again."""
+        return {s for s, known in self._known.items() if not known.joined_s} - self._left_out
+
+    def lose(self, site: str, why: str) -> None:
+        """Plan the restart of a lost site. Raise `SiteLost` if it is lost again and again."""
+        known, now_s = self._known.setdefault(site, ElasticSite()), self._clock()
+        if known.joined_s and now_s - known.joined_s >= STEADY_S:
+            known.losses = 0
+        known.losses += 1
+        known.all_losses += 1
+        known.why, known.joined_s, known.is_started, known.is_ready = why, 0.0, False, False
+        if known.losses > len(WAITS_S):
+            times = count_text(known.losses, "time")
+            raise SiteLost(f"site '{site}' has ended: {why}; it was lost {times} in a row")
+        wait_s = WAITS_S[known.losses - 1]
+        known.due_s = now_s + wait_s
+        when = f" in {wait_s:g} s" if wait_s else ""
+        self._show(f"site '{site}' was lost: {why}; it is started again{when}, and the run goes on")
+        for other in self._known.values():
+            other.peers.discard(site)
+
+    def leave_out(self, site: str, why: str = "") -> None:
+        """Start a lost site no more: the run ends."""
+        if why:
+            known = self._known.setdefault(site, ElasticSite())
+            known.why, known.all_losses = why, known.all_losses + 1
+        self._left_out.add(site)
+
+    def start_due(self) -> None:
+        """Start the sites whose time has come."""
+        now_s = self._clock()
+        for site in self.absent:
+            known = self._known[site]
+            if known.is_started:
+                if not known.is_ready and now_s > known.due_s + READY_S:
+                    why = f"it was not ready within {READY_S:g} s"
+                    self._sites.lose(site, why)
+                    self.lose(site, why)
+            elif now_s >= known.due_s:
+                known.is_started, known.due_s = True, now_s
+                known.peers = set(self._sites.start_again(site))
+
+    def on_ready(self, site: str) -> None:
+        if site in self._known:
+            self._known[site].is_ready = True
+
+    def on_peer_replaced(self, site: str, report: PeerReplaced) -> None:
+        known = self._known[report.peer]
+        known.lost_tokens += report.lost_tokens
+        if report.epoch == self._sites.epoch(report.peer):
+            known.peers.discard(site)
+
+    def take_returning(self) -> list[str]:
+        """Return the sites that take part again from now on."""
+        absent = [(site, self._known[site]) for site in sorted(self.absent)]
+        returning = [
+            s for s, known in absent if known.is_started and known.is_ready and not known.peers
+        ]
+        for site in returning:
+            self._known[site].joined_s = self._clock()
+            self._show(f"site '{site}' takes part again")
+        return returning
+
+    def lines(self) -> list[str]:
+        """Return the losses in words, for the summary of the run."""
+        return [
+            f"site '{site}' was lost {count_text(known.all_losses, 'time')}, while the run went on (last: {known.why})"
+            + (
+                f"; {count_text(known.lost_tokens, 'token')} to it were lost"
+                if known.lost_tokens
+                else ""
+            )
+            for site, known in self._known.items()
+        ]
+
+
+class ElasticProgress:
+    """How far the instances of elastic sites have come, so that those of a restarted site go on counting from there."""
+
+    def __init__(self, program: SerialProgram) -> None:
+        self._program = program
+        self._counts: dict[str, dict[str, Count]] = {}  # by site and instance
+        self._fired: dict[str, dict[str, int]] = {}
+
+    def add(self, site: str, progress: SiteProgress) -> None:
+        """Add what a site has reported."""
+        counts = self._counts.setdefault(site, {})
+        for position, count in progress.counts:
+            name = schedule_of_round(self._program, position[0]).order[position[1]]
+            key = instance_key(name, position[2])
+            counts[key] = Count(*map(sum, zip(counts.get(key, Count()), count, strict=True)))
+        self._fired[site] = {n.instance: n.fired for n in progress.status.nodes if not n.is_service}
+
+    def of_site(self, site: str) -> dict[str, InstanceProgress]:
+        """Return the progress of the instances of a site, by their keys."""
+        counts = self._counts.get(site, {})
+        return {
+            key: InstanceProgress(fired, counts.get(key, Count()))
+            for key, fired in self._fired.get(site, {}).items()
+        }
