@@ -101,9 +101,10 @@ def _refuse_contradictions(arguments: Namespace) -> None:
         raise UsageError(
             "--table is for one run; of several seeds, flowrl plot and TensorBoard show the metrics"
         )
-    if arguments.listen is not None:
+    for_hosts = [name for name in ("listen", "launch") if getattr(arguments, name) is not None]
+    if for_hosts:
         raise UsageError(
-            "--listen and --seeds exclude each other, as each run would need hosts of its own; "
+            f"--{for_hosts[0]} and --seeds exclude each other, as each run would need hosts of its own; "
             "start a run for each seed, with --seed"
         )
 

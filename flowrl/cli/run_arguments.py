@@ -6,8 +6,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from flowrl.cli import arguments as shared
-from flowrl.cluster.rendezvous import ANYWHERE, Rendezvous
-from flowrl.core.errors import UsageError
+from flowrl.cluster.rendezvous import HOSTS_WITHIN_S, Rendezvous
 from flowrl.graph.launch import load_launch
 from flowrl.graph.model import Limits
 from flowrl.runs.display import Watcher, Watchers, watcher_for
@@ -61,7 +60,6 @@ def add_hosts(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--hosts-within",
-        default="60s",
         metavar="TIME",
         help="how long to wait for them (default: 60s)",
     )
@@ -97,16 +95,14 @@ def limits_of(arguments: Namespace, of_graph: Limits) -> Limits:
 def rendezvous_of(arguments: Namespace) -> Rendezvous | None:
     """Return where hosts join, if there are hosts."""
     launch = () if arguments.launch is None else load_launch(arguments.launch)
-    if arguments.listen is None and not launch:
-        if arguments.key is not None or arguments.hosts is not None:
-            raise UsageError(
-                "--key and --hosts are for hosts, which join at --listen ADDRESS, or which --launch starts"
-            )
+    given = (arguments.listen, arguments.key, arguments.hosts, arguments.hosts_within)
+    if not launch and all(value is None for value in given):
         return None
-    within_s = shared.seconds_of("--hosts-within", arguments.hosts_within)
+    within_s = HOSTS_WITHIN_S
+    if arguments.hosts_within is not None:
+        within_s = shared.seconds_of("--hosts-within", arguments.hosts_within)
     key = Path(arguments.key) if arguments.key is not None else None
-    listen = arguments.listen or ANYWHERE
-    return Rendezvous(listen, key, arguments.hosts, within_s, launch)
+    return Rendezvous(arguments.listen, key, arguments.hosts, within_s, launch)
 
 
 def watcher_of(arguments: Namespace) -> Watcher:

@@ -119,9 +119,10 @@ def join_source(given: str | None, key: Path | None) -> JoinSource:
         return _constant(parse_join_text(text, f"${JOIN_VARIABLE}"), key)
     if given == "-":
         return _constant(parse_join_text(sys.stdin.read(MAX_BYTES), "--join -"), key)
-    if "://" in given:
-        return _constant(JoinInfo(given), key)
     path = Path(given)
+    is_path = path.suffix == ".json" or "/" in given or path.exists()
+    if "://" in given or not is_path:  # a misspelt address is not waited for, as a file is
+        return _constant(JoinInfo(given), key)
     read_join_file(path)  # a file that is no join file is reported at once
     return lambda: _with_key(read_join_file(path), key)
 

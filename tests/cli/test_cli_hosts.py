@@ -26,7 +26,7 @@ def test_a_new_key_is_made_once(flowrl: Flowrl, tmp_path: Path) -> None:
     [
         (
             ["host"],
-            "host: give --join tcp://ADDRESS:PORT, where the run listens; or --new-key FILE",
+            "host: give --join tcp://ADDRESS:PORT, where the run listens, or --join FILE",
         ),
         (
             ["host", "--join", "here"],
@@ -58,15 +58,15 @@ def test_a_new_key_is_made_once(flowrl: Flowrl, tmp_path: Path) -> None:
         ),
         (
             ["run", "cartpole_dqn", "--placement", "collector=gpu"],
-            "'gpu' must be hosts; give --liste",
+            "'gpu' must be hosts; give --launc",
         ),
         (
             ["run", "cartpole_dqn", "--key", "k"],
-            "--key and --hosts are for hosts, which join at --l",
+            "--key: the placement puts nothing on a host",
         ),
         (
             ["run", "cartpole_dqn", "--hosts", "2"],
-            "--key and --hosts are for hosts, which join at -",
+            "--hosts: the placement puts nothing on a host",
         ),
         (
             ["run", "cartpole_dqn", "--listen", "tcp://127.0.0.1:*"],

@@ -105,6 +105,15 @@ def test_the_launchers_of_a_graph_are_used_where_a_placement_names_hosts(tmp_pat
     assert Run(checked, placement="threads", **options).sites.rendezvous is None
 
 
+def test_a_place_that_no_launched_host_can_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"no launched host can be 'gpu-1'; name one of 'left-\*', 'right-\*'"
+    ):
+        launched_run(BASIC, tmp_path, Notes(), placement="c=left-0,l=gpu-1")
+    with pytest.raises(UsageError, match="no launched host can be 'left-1'"):
+        launched_run(BASIC, tmp_path, Notes(), placement="c=left-1")
+
+
 @pytest.mark.slow
 def test_a_host_that_dies_is_started_again_and_the_run_recovers(tmp_path: Path) -> None:
     limits, out = Limits(train_iters=300), tmp_path / "run"

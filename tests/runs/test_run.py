@@ -300,8 +300,8 @@ def test_a_placement_on_hosts_needs_to_know_where_they_join() -> None:
     with pytest.raises(UsageError) as error:
         Run(checked(), placement="l=gpu-1,c=cpu-*")
     assert str(error.value) == (
-        "placement: 'cpu-*', 'gpu-1' must be hosts; give --listen tcp://ADDRESS:PORT --key FILE, "
-        "and run 'flowrl host --join …' there"
+        "placement: 'cpu-*', 'gpu-1' must be hosts; give --launch FILE, which says how they are "
+        "started, or --listen tcp://ADDRESS:PORT --key FILE, and run 'flowrl host --join …' there"
     )
 
 
