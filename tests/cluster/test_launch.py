@@ -82,6 +82,22 @@ def test_launched_hosts_run_the_graph_with_the_same_bits(tmp_path: Path) -> None
     assert not host_processes(out)
 
 
+def test_the_key_is_in_no_command_and_gone_at_the_end(tmp_path: Path) -> None:
+    out, secrets, commands = tmp_path / "run", list[str](), list[str]()
+
+    def look(run: Run) -> None:
+        for path in (out / JOIN_FILE, out / "hosts" / f"left.{JOIN_FILE}"):
+            secrets.append(json.loads(path.read_text())["secret"])
+        commands.extend(host_processes(out))
+
+    launched_run(BASIC, out, Notes(1, look), limits=Limits(train_iters=4)).run()
+    assert len(commands) == 2
+    assert len(set(secrets)) == 1
+    assert secrets[0] not in "".join(commands)
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert not [path for path in files if secrets[0].encode() in path.read_bytes()]
+
+
 def test_hosts_that_cannot_start_end_the_wait_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
