@@ -26,13 +26,15 @@ class Box:
     type: str
     look: str  # collector, learner, evaluator, service or node; determines its colour
     replicas: int
+    is_group: bool
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
     @property
     def times(self) -> str:
-        """The number of replicas, if there are several."""
-        return f"×{self.replicas}" if self.replicas > 1 else ""
+        """The number of replicas, if there are several, and whether they are a group."""
+        group = "group " if self.is_group else ""
+        return f"{group}×{self.replicas}" if self.replicas > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def _box(spec: NodeSpec, edges: list[Edge]) -> Box:
         spec.type,
         spec.cls.role or ("service" if served else "node"),
         spec.replicas,
+        spec.is_group,
         tuple(n for n, p in ports.items() if isinstance(p, Input)),
         tuple(n for n, p in ports.items() if not isinstance(p, Input)),
     )

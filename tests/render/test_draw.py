@@ -23,6 +23,7 @@ from flowrl.render.draw import draw
 from flowrl.render.mermaid import mermaid_text
 from flowrl.render.picture import Picture, make_picture
 from flowrl.render.png import SCALE
+from flowrl.render.report import check_text
 from flowrl.render.sheet import make_sheet
 from flowrl.render.svg import palette, svg_document, svg_element
 from flowrl.render.text_size import SMALL_SIZE
@@ -134,6 +135,12 @@ def test_replicas_are_counted_on_the_node() -> None:
     dot = graph_dot_text(checked(nodes=nodes))
     assert dot.count("×4") == 2  # its linked service has as many
     assert make_picture(checked()).boxes["source"].times == ""
+
+
+def test_a_group_is_told_from_independent_replicas() -> None:
+    found = check(load_graph("cartpole_ppo_group"))
+    assert graph_dot_text(found).count("group ×2") == 1
+    assert "every round: collector, learner (a group of 2)" in check_text(found)
 
 
 def test_sites_are_clusters() -> None:
