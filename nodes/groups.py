@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from flowrl.core.batch import Array
@@ -75,6 +74,9 @@ class Group:
         """The rows of all learners, of which this one has so many."""
         return sum(self._counts(own))
 
+    def close(self) -> None:
+        """Release what it holds, because this learner ends or has failed."""
+
     def _counts(self, own: int) -> Sequence[int]:
         counts = torch.zeros(self.size, dtype=torch.int64)
         counts[self.replica] = own
@@ -136,36 +138,6 @@ class ThreadGroup(Group):
                 f"learner {self.replica} waits in vain: another one of its group of {self.size} has failed, or takes "
                 f"longer than {WAIT_S:g} s"
             ) from None
-
-
-class ProcessGroup(Group):
-    """A group whose learners are in processes, on one machine or several, connected by torch.distributed.
-
-    It gives the same bits as a `ThreadGroup`, because all values are gathered and then added in order.
-    """
-
-    def __init__(self, replica: int, size: int, address: str, backend: str = "gloo") -> None:
-        """`address` is HOST:PORT of replica 0. `backend` is gloo for CPUs, or nccl for CUDA devices."""
-        super().__init__(replica, size)
-        import torch.distributed as distributed
-
-        self._distributed = distributed
-        distributed.init_process_group(
-            backend,
-            init_method=f"tcp://{address}",
-            rank=replica,
-            world_size=size,
-            timeout=timedelta(seconds=WAIT_S),
-        )
-
-    def sum(self, values: Tensor) -> Tensor:
-        given = [torch.empty_like(values) for _ in range(self.size)]
-        self._distributed.all_gather(given, values.contiguous())
-        return added_in_order(given)
-
-    def close(self) -> None:
-        """End the connections to the other processes of the group."""
-        self._distributed.destroy_process_group()
 
 
 def check_equal_weights(

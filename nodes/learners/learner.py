@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from flowrl.nodes.algorithm import Algorithm
 from flowrl.nodes.compute import Precision, check_settings, compute_of
 from flowrl.nodes.configured_parts import configured_parts
 from flowrl.nodes.devices import CPU, device_facts, device_param
+from flowrl.nodes.fast_group import NOT_EXACT, FastGroup
 from flowrl.nodes.greedy_policy import GreedyPolicy
-from flowrl.nodes.groups import ALONE, GraphGroup, check_equal_weights
+from flowrl.nodes.groups import ALONE, GraphGroup, Group, check_equal_weights
 from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights
 from flowrl.nodes.learners.warm_start import (
@@ -34,6 +35,8 @@ from flowrl.nodes.learners.warm_start import (
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.nstep import nstep_rule, with_summed_rewards
 from flowrl.nodes.policy import LearnMode, Policy, policy_for_rows
+
+Reduce = Literal["exact", "fast"]
 
 WORTH_THREADS_S = 0.01  # shorter train iterations do not become faster with more threads
 
@@ -68,6 +71,11 @@ class Learner(Node):
             False, "compile the passes through networks, which takes time at the start of a run"
         )
         accumulate: int = param(1, "gradients of which an optimiser step takes the mean", ge=1)
+        reduce: Reduce = param(
+            "exact",
+            "of a group: `exact` adds gradients in the order of the replicas; `fast` lets torch.distributed choose "
+            "the order, so that placements differ",
+        )
         log_every_iters: int = param(
             100, "train iterations between two reports of mean metrics", ge=1
         )
@@ -90,6 +98,9 @@ class Learner(Node):
         _check_compute(config, policy)
         if surroundings.group_size > 1:
             _check_group(policy)
+        elif config.reduce != "exact":
+            what = "`reduce: fast` is for a group of learners, and this learner is alone"
+            raise UnsoundError(what, "give it `replicas`, or leave out `reduce`", "reduce")
         _check_averaged(config, surroundings)
         return Facts(
             outs={"priorities": {"priority": policy.priority_column()}},
@@ -98,6 +109,7 @@ class Learner(Node):
             acts_on=dict.fromkeys(("weights", "averaged"), policy.weights_columns()),
             needs_settings={"found": policy.needed_results()},
             on_policy=policy.on_policy,
+            nondeterministic=NOT_EXACT if config.reduce == "fast" else "",
             needs_order=frozenset({"data"} if policy.needs_order or sums else ()),
             **device_facts(config, policy, True, surroundings.runs_here),
         )
@@ -124,7 +136,11 @@ class Learner(Node):
         # By hand, batches are those of a buffer, which has summed their rewards.
         self._rule = nstep_rule(self.policy, schema) if schema else None
         _check_compute(self.config, self.policy)
-        self._group = ALONE if self.ctx.group is None else GraphGroup(self.ctx.group)
+        self._group: Group = ALONE
+        if self.ctx.group is not None:
+            self._group = GraphGroup(self.ctx.group)
+            if self.config.reduce == "fast":
+                self._group = FastGroup(self.ctx.group, self.ctx.report_irregularity)
         self.mode = self._make_mode(self.ctx.seed_for("learn"))
         hooks: list[Hook] = configured_parts(self.config, "hooks", Hook)
         self.hooks = sorted(hooks, key=lambda hook: hook.config.priority)
@@ -147,6 +163,13 @@ class Learner(Node):
 
         If the rows come without a buffer that sums their rewards (`nstep`), windows of rewards end with the token.
         """
+        try:
+            return self._learn(data, found)
+        except BaseException:
+            self._group.close()  # others may wait for it
+            raise
+
+    def _learn(self, data: Batch, found: State | None) -> Batch | None:
         if found is not None and found.command:
             self._found = dict(found.command)
         if self._rule is not None:
@@ -221,6 +244,7 @@ class Learner(Node):
                 hook.load_state_dict(state["hooks"][name])
 
     def close(self) -> None:
+        self._group.close()
         if self._is_running:
             self._is_running = False
             for hook in self.hooks:

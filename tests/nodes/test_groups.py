@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -177,43 +173,3 @@ def test_a_learner_that_fails_ends_the_wait_of_the_others(monkeypatch: pytest.Mo
 def test_statistics_of_batches_are_refused() -> None:
     with pytest.raises(UnsoundError, match="crossq normalises by statistics of batches"):
         group_of_two(make("crossq"))
-
-
-PROCESS = """
-import hashlib, sys
-from flowrl.core.state import Count
-from flowrl.nodes.compute import Compute
-from flowrl.nodes.groups import ProcessGroup
-from tests.nodes.policies.test_every_algorithm import make, random_batch
-from tests.nodes.test_groups import parts_of
-import torch
-torch.set_num_threads(1)
-replica, address = int(sys.argv[1]), sys.argv[2]
-policy, group = make("sac"), ProcessGroup(replica, 2, address)
-mode = policy.learn_mode(5, Compute(group=group))
-for seed in range(5):
-    mode.forward(parts_of(random_batch(policy, seed))[replica], policy.command(Count()))
-group.close()
-print(hashlib.sha256(b"".join(a.tobytes() for a in mode.weights().values())).hexdigest())
-"""
-
-
-@pytest.mark.slow
-def test_a_group_of_processes_has_the_bits_of_a_group_of_threads() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-c", PROCESS]
-    started = [
-        subprocess.Popen([*command, str(k), address], stdout=subprocess.PIPE, text=True)
-        for k in range(2)
-    ]
-    digests = [process.communicate(timeout=120)[0].strip() for process in started]
-    assert [process.returncode for process in started] == [0, 0]
-    policy = make("sac")
-    modes = group_of_two(policy)
-    for seed in range(5):
-        learn(policy, modes, parts_of(random_batch(policy, seed)))
-    for mode, digest in zip(modes, digests, strict=True):
-        weights = b"".join(array.tobytes() for array in mode.weights().values())
-        assert hashlib.sha256(weights).hexdigest() == digest
