@@ -8,10 +8,11 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from flowrl.machine.control_groups import control_group_files, read_lines
+
 MEMORY_FILES = (
     Path("/proc/meminfo"),
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+    *control_group_files("memory.max", "memory", "memory.limit_in_bytes"),
 )
 USUAL_FILES = 8192  # many systems allow 1024 until a process asks for more
 NO_MEMORY = (  # in the errors of Python, the dynamic linker and torch
@@ -32,22 +33,15 @@ def machine_memory_bytes() -> int | None:
 
 def free_memory_bytes() -> int | None:
     """Return the memory that can be allocated without swapping, or None if the system does not report it."""
-    lines = _lines(MEMORY_FILES[0])
+    lines = read_lines(MEMORY_FILES[0])
     free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     return min([*free, *_group_limits()], default=None)
 
 
 def _group_limits() -> list[int]:
-    """Return the limits of the process's control group."""
-    lines = [line for path in MEMORY_FILES[1:] for line in _lines(path)]
+    """Return the limits of the process's control groups."""
+    lines = [line for path in MEMORY_FILES[1:] for line in read_lines(path)]
     return [int(line) for line in lines if line.strip().isdigit()]
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
 
 
 def raise_open_file_limit(more: int) -> str | None:

@@ -9,8 +9,9 @@ from flowrl.core.batch import Schema, row_bytes
 from flowrl.core.config import Config, param, part
 from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.sizes import BYTES_PATTERN
 from flowrl.nodes.buffers.storage.deduplication import FrameDeduplicator, observation_pairs
-from flowrl.nodes.buffers.storage.limits import BYTES_PATTERN, max_rows
+from flowrl.nodes.buffers.storage.limits import max_rows
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.nodes.buffers.storage.storage import make_storage
 

@@ -18,19 +18,6 @@ from flowrl.nodes.buffers.storage.ring import Ring
 IMAGES = {"obs": Column("uint8", (100,))}
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("7B", 7), ("2GB", 2 * 10**9), ("1.5 MB", 1_500_000), ("1KiB", 1024), ("2GiB", 2 << 30)],
-)
-def test_sizes_in_bytes_are_parsed(text: str, size: int) -> None:
-    assert limits.parse_bytes(text) == size
-
-
-def test_an_invalid_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="'2 apples' is not a size in bytes; examples are 800MB"):
-        limits.parse_bytes("2 apples")
-
-
 def test_the_smaller_limit_applies() -> None:
     assert limits.max_rows(50, "1KB", 10) == 50
     assert limits.max_rows(500, "1KB", 10) == 100
