@@ -8,8 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from flowrl.checks.check import CheckedGraph
-from flowrl.checks.check import check as check_graph
+from flowrl.checks.check import CheckedGraph, check_placed
 from flowrl.checks.descriptions import EnvUse
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError, shortened_repr
@@ -77,7 +76,8 @@ class FlowGraph:
         from flowrl.graph.placement import resolve_placement
         from flowrl.render.draw import draw as draw_graph
 
-        checked = self.check(envs="make_if_installed").require_sound()
+        checked = self._checked({}, "make_if_installed", placement=placement, has_hosts=True)
+        checked.require_sound()
         sites = resolve_placement(checked.graph, placement) if placement else None
         return draw_graph(checked, sites, Path(path) if path is not None else None)
 
@@ -111,7 +111,9 @@ class FlowGraph:
                 f"run: watcher is {shortened_repr(watcher)}; expected an object of a class that extends "
                 "flowrl.Watcher, which defines what it is notified of"
             )
-        checked = self._checked(set or {}).require_sound()
+        checked = self._checked(
+            set or {}, placement=placement, has_hosts=rendezvous is not None
+        ).require_sound()
         if not quiet:
             print_warnings(checked)
         given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
@@ -176,12 +178,19 @@ class FlowGraph:
         return read_tree(locate_graph(str(self.source))).tree
 
     def _checked(
-        self, more: Mapping[str, Any], envs: EnvUse = "make", in_fork: bool = False
+        self,
+        more: Mapping[str, Any],
+        envs: EnvUse = "make",
+        in_fork: bool = False,
+        placement: str | None = None,
+        has_hosts: bool = False,
     ) -> CheckedGraph:
         overrides = {**self._set, **_override_texts(more)}
         if isinstance(self.source, Mapping):
-            return check_graph(load_data(self.source, overrides=overrides), envs, in_fork)
-        return check_graph(load_file(self.source, overrides), envs, in_fork)
+            loaded = load_data(self.source, overrides=overrides)
+        else:
+            loaded = load_file(self.source, overrides)
+        return check_placed(loaded, placement, has_hosts, envs, in_fork)
 
 
 def _override_texts(values: Mapping[str, Any] | None) -> dict[str, str]:

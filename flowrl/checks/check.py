@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from flowrl.checks.amounts import memory_problems, row_problems
@@ -18,12 +19,14 @@ from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
 from flowrl.checks.state_settings import state_setting_problems
 from flowrl.checks.warmup import plan_warmup, uncounted_limit
-from flowrl.core.errors import GraphError, Problem
+from flowrl.core.errors import GraphError, Problem, UsageError
 from flowrl.core.node import Facts
 from flowrl.core.ports import Out
 from flowrl.core.project_modules import importable_modules
 from flowrl.graph.loading import LoadedGraph
 from flowrl.graph.model import EDGE_OPTIONS, Graph, PortRef
+from flowrl.graph.placement import resolve_placement
+from flowrl.graph.site_shares import nodes_on_hosts
 from flowrl.machine.crash_tracebacks import crash_tracebacks
 
 
@@ -59,25 +62,46 @@ class CheckedGraph:
 
 
 def check(
-    loaded: LoadedGraph, envs: EnvUse = "make", in_fork: bool = False, runs_here: bool = True
+    loaded: LoadedGraph,
+    envs: EnvUse = "make",
+    in_fork: bool = False,
+    elsewhere: Collection[str] = (),
 ) -> CheckedGraph:
     """Check a graph as far as it could be read.
 
     Some nodes make an env to describe their columns; `envs` says whether they may, and `in_fork` whether they do so in
     a fork of this process, so that an env that ends or blocks its process is a problem of the graph. Nodes whose facts
-    remain unknown are listed in `undescribed`, and checks that need these facts are skipped. Unless the graph
-    `runs_here`, devices that this machine lacks are no problem.
+    remain unknown are listed in `undescribed`, and checks that need these facts are skipped. Devices that this machine
+    lacks are no problem of the nodes that run `elsewhere`, and what `auto` means is not decided for them.
     """
     with importable_modules(loaded.graph.folders), crash_tracebacks():
-        return _check(loaded, envs, in_fork, runs_here)
+        return _check(loaded, envs, in_fork, elsewhere)
 
 
-def _check(loaded: LoadedGraph, envs: EnvUse, in_fork: bool, runs_here: bool) -> CheckedGraph:
+def check_placed(
+    loaded: LoadedGraph,
+    placement: str | None,
+    has_hosts: bool,
+    envs: EnvUse = "make",
+    in_fork: bool = False,
+) -> CheckedGraph:
+    """Check a graph that a placement puts on hosts, if there are hosts. A wrong placement is reported by its users."""
+    elsewhere: Collection[str] = ()
+    has_hosts = has_hosts or bool(loaded.graph.launch)
+    if placement and has_hosts and not loaded.problems:
+        with suppress(UsageError, GraphError):
+            elsewhere = nodes_on_hosts(loaded.graph, resolve_placement(loaded.graph, placement))
+    return check(loaded, envs, in_fork, elsewhere)
+
+
+def _check(
+    loaded: LoadedGraph, envs: EnvUse, in_fork: bool, elsewhere: Collection[str]
+) -> CheckedGraph:
     graph, problems = loaded.graph, list(loaded.problems)
     broken = bool(problems)
     problems.extend(connection_problems(graph, loaded.incomplete))
     program = plan_program(graph, problems, loaded.incomplete)
-    describer = NodeDescriber(graph, problems, envs, in_fork, runs_here)
+    describer = NodeDescriber(graph, problems, envs, in_fork, elsewhere)
     described = describer.describe_all()
     problems.extend(column_problems(graph, described))
     problems.extend(weights_problems(graph, describer))

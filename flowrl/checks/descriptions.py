@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -40,11 +40,14 @@ class NodeDescriber:
         problems: list[Problem],
         envs: EnvUse = "make",
         in_fork: bool = False,
-        runs_here: bool = True,
+        elsewhere: Collection[str] = (),
     ) -> None:
-        """With `in_fork`, each env is made in a fork of this process, which it may end or block."""
+        """With `in_fork`, each env is made in a fork of this process, which it may end or block.
+
+        The nodes that run `elsewhere` may use devices that this machine lacks.
+        """
         self.graph, self.problems, self.envs, self._in_fork = graph, problems, envs, in_fork
-        self._runs_here = runs_here
+        self._elsewhere = elsewhere
         self.descriptions = NodeDescriptions()
         self._edges_into: dict[str, list[Edge]] = {}
         self._connected_outputs: set[PortRef] = set()
@@ -100,7 +103,7 @@ class NodeDescriber:
             frozenset(e.to.port for e in edges if self._is_live(e)),
             wants_notes=self.envs == "play",
             group_size=spec.replicas if spec.is_group else 1,
-            runs_here=self._runs_here,
+            runs_here=name not in self._elsewhere,
         )
         found = describe(spec, config, known, self._in_fork)
         if found.missing_package and self.envs == "make_if_installed":

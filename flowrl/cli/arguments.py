@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
-from flowrl.checks.check import CheckedGraph, check
+from flowrl.checks.check import CheckedGraph, check_placed
 from flowrl.checks.descriptions import EnvUse
 from flowrl.cli.streams import stdout_to_stderr
 from flowrl.core.errors import UsageError
@@ -35,10 +35,17 @@ def add_set(parser: ArgumentParser) -> None:
     )
 
 
-def read_graph(arguments: Namespace, envs: EnvUse = "make") -> CheckedGraph:
-    """Load and check the graph. `envs` says whether envs are made to describe their spaces."""
+def read_graph(
+    arguments: Namespace, envs: EnvUse = "make", has_hosts: bool = False
+) -> CheckedGraph:
+    """Load and check the graph. `envs` says whether envs are made to describe their spaces.
+
+    With `has_hosts`, nodes that the placement puts on hosts may use devices that this machine lacks.
+    """
     with stdout_to_stderr():
-        return check(load_graph(arguments.graph, settings(arguments)), envs, can_fork())
+        loaded = load_graph(arguments.graph, settings(arguments))
+        placement = getattr(arguments, "placement", None)
+        return check_placed(loaded, placement, has_hosts, envs, can_fork())
 
 
 def load_written_graph(arguments: Namespace) -> Graph:

@@ -119,7 +119,7 @@ def _values(action: Action, partial: str) -> Iterable[str]:
 
         return page_names(docs_folder())
     if kind == "P":
-        from flowrl.graph.placement import BUILT_IN
+        from flowrl.graph.places import BUILT_IN
 
         return BUILT_IN
     return []  # a file, which shells complete themselves, or a value

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.check import check as check_graph
+from flowrl.checks.descriptions import EnvUse
 from flowrl.cli.arguments import add_graph, add_placement, count, read_graph
 from flowrl.cli.streams import stdout_to_stderr
 from flowrl.core.errors import GraphError, Problem, UsageError, closest_word
@@ -50,16 +51,20 @@ def check_arguments(parser: ArgumentParser) -> None:
 
 def check(arguments: Namespace) -> int:
     from flowrl.graph.placement import resolve_placement
-    from flowrl.graph.site_layout import make_layout
+    from flowrl.graph.site_layout import make_layout, resources_here
+    from flowrl.render.placement_needs import placement_needs
     from flowrl.render.report import check_json, check_text, unreadable_graph_json
 
     _refuse_contradictions(arguments)
-    layout = None
+    layout = needs = None
     try:
-        checked = read_graph(arguments, "skip" if arguments.no_envs else "play")
+        envs: EnvUse = "skip" if arguments.no_envs else "play"
+        checked = read_graph(arguments, envs, has_hosts=True)
         if checked.ok and arguments.placement:
             graph = checked.graph
-            layout = make_layout(graph, resolve_placement(graph, arguments.placement))
+            placement = resolve_placement(graph, arguments.placement)
+            layout = make_layout(graph, placement, here=resources_here(graph, placement))
+            needs = placement_needs(graph, placement)
     except (GraphError, UsageError) as error:
         if not arguments.json:
             raise
@@ -67,7 +72,7 @@ def check(arguments: Namespace) -> int:
         print(json.dumps(unreadable_graph_json(problems)))
         return 2
     if not arguments.json:
-        print(check_text(checked, layout), flush=True)
+        print(check_text(checked, layout, needs), flush=True)
     status, twice = 0 if checked.ok else 2, {}
     if arguments.twice and checked.ok:
         repetition = _run_twice(arguments, checked)
@@ -75,7 +80,7 @@ def check(arguments: Namespace) -> int:
         if not arguments.json:
             print(f"\n{repetition}")
     if arguments.json:
-        print(json.dumps({**check_json(checked, layout), **twice}))
+        print(json.dumps({**check_json(checked, layout, needs), **twice}))
     return status
 
 
@@ -112,7 +117,7 @@ def draw(arguments: Namespace) -> int:
     from flowrl.graph.placement import resolve_placement
     from flowrl.render.draw import draw as draw_graph
 
-    checked = read_graph(arguments, "make_if_installed").require_sound()
+    checked = read_graph(arguments, "make_if_installed", has_hosts=True).require_sound()
     placement = (
         resolve_placement(checked.graph, arguments.placement) if arguments.placement else None
     )

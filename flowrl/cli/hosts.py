@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from flowrl.cli.arguments import add_key, add_run, seconds_of
 from flowrl.core.errors import UsageError
-from flowrl.graph.placement import HostOffer
+from flowrl.core.wording import size_text
+from flowrl.graph.host_offers import HostOffer
 from flowrl.runs.top import table_lines
 
 if TYPE_CHECKING:
@@ -104,13 +105,17 @@ def hosts_text(status: RunStatus) -> str:
     lines = [_launcher_line(launcher) for launcher in status.launchers]
     if not status.hosts:
         return "\n".join([*lines, "no host has joined the run"])
-    head = ["host", "labels", "address", "cores", "sites", "state", "CPU"]
+    head = ["host", "labels", "address", "cores", "memory", "GPUs", "sites", "state", "CPU"]
     rows = [
-        [h.name, " ".join(h.labels), h.address, str(h.cores), " ".join(h.sites), _state(h), h.cpu]
+        [
+            *(h.name, " ".join(h.labels), h.address),
+            *(str(h.cores), size_text(h.memory_bytes), str(h.gpus)),
+            *(" ".join(h.sites), _state(h), h.cpu),
+        ]
         for h in status.hosts
     ]
     return "\n".join(
-        [*lines, *(line.rstrip() for line in table_lines([head, *rows], "lllrlll", 1 << 20))]
+        [*lines, *(line.rstrip() for line in table_lines([head, *rows], "lllrrrlll", 1 << 20))]
     )
 
 

@@ -83,7 +83,9 @@ def record(arguments: Namespace) -> int:
     else:
         if arguments.at is not None:
             raise UsageError("--at is for a run, which has snapshots; a graph begins anew")
-        checked = shared.read_graph(arguments).require_sound()
+        checked = shared.read_graph(
+            arguments, has_hosts=options["rendezvous"] is not None
+        ).require_sound()
         if not arguments.quiet:
             print_warnings(checked)
         limits = limits_of(arguments, checked.graph.limits)

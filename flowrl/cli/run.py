@@ -70,7 +70,8 @@ def run(arguments: Namespace) -> int:
     _refuse_contradictions(arguments)
     if arguments.begin_from is not None:
         arguments.sets += _begin_settings(arguments)
-    checked = shared.read_graph(arguments).require_sound()
+    rendezvous = rendezvous_of(arguments)
+    checked = shared.read_graph(arguments, has_hosts=rendezvous is not None).require_sound()
     if not arguments.quiet:
         print_warnings(checked)
     if arguments.seeds is not None:
@@ -81,7 +82,7 @@ def run(arguments: Namespace) -> int:
         limits=limits_of(arguments, checked.graph.limits),
         out=arguments.out,
         placement=arguments.placement or "serial",
-        rendezvous=rendezvous_of(arguments),
+        rendezvous=rendezvous,
         hash_tokens=arguments.hash_tokens,
         watcher=watcher_of(arguments),
         recovers=not arguments.no_recover,

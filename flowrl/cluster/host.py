@@ -50,7 +50,7 @@ from flowrl.cluster.messages import (
     host_session,
 )
 from flowrl.core.errors import FlowError, UsageError
-from flowrl.graph.placement import HostOffer
+from flowrl.graph.host_offers import HostOffer
 from flowrl.machine.network_address import (
     Address,
     is_connectable,
@@ -58,6 +58,7 @@ from flowrl.machine.network_address import (
     parse_address,
     resolve_machine,
 )
+from flowrl.machine.resources import machine_resources
 from flowrl.runtime.disturbances import Disturbance
 
 POLL_S = 0.2
@@ -216,7 +217,7 @@ class HostSession:
             labels=self._settings.offer.labels,
             address=self._machine,
             joined=str(self._run_address),
-            cores=os.cpu_count() or 0,
+            resources=machine_resources(),
             machine=machine_facts(),
             run=self._identity.run if self._identity else "",
             epoch=self._identity.epoch if self._identity else -1,

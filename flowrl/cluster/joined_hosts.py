@@ -9,9 +9,9 @@ import itertools
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ from flowrl.cluster.messages import (
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.core.wording import count_text
-from flowrl.graph.placement import HostOffer
+from flowrl.graph.host_offers import HostOffer
 from flowrl.machine.network_address import ANY_MACHINE, is_connectable, parse_address
 from flowrl.runtime.disturbances import Disturbance, SiteSignal
 from flowrl.runtime.sites.addresses import Addresses
@@ -101,7 +101,8 @@ class JoinedHost:
         """The host's row in `environment.json`."""
         join = self.join
         about = {"name": join.name, "labels": list(join.labels), "address": join.address}
-        return {**about, "joined": join.joined, **join.machine, "cores": join.cores}
+        resources = {**asdict(join.resources), "gpus": list(join.resources.gpus)}
+        return {**about, "joined": join.joined, **join.machine, **resources}
 
 
 class JoinedHosts:
@@ -185,7 +186,9 @@ class JoinedHosts:
                 name=host.name,
                 labels=host.offer.labels,
                 address=host.join.address,
-                cores=host.join.cores,
+                cores=host.join.resources.cores,
+                memory_bytes=host.join.resources.memory_bytes,
+                gpus=len(host.join.resources.gpus),
                 cpu=host.join.machine.get("cpu", ""),
                 sites=tuple(site for site, other in sites.items() if other is host),
                 silent_s=time.monotonic() - host.heard_s,
@@ -208,8 +211,15 @@ class JoinedHosts:
         where = f"at {self.address}"
         return [*self._refused.lines(where), *self._socket.refused.lines(where)]
 
-    def wait(self, places: Iterable[str]) -> list[HostOffer]:
-        """Wait until enough hosts have joined, and each place means one of them."""
+    def wait(
+        self,
+        places: Iterable[str],
+        unmet_needs: Callable[[Sequence[HostOffer]], str] = lambda offers: "",
+    ) -> list[HostOffer]:
+        """Wait until enough hosts have joined, each place means one of them, and all nodes have what they need.
+
+        `unmet_needs` says what nodes lack that are put on hosts of which these are all.
+        """
         wanted = list(places)
         deadline = time.monotonic() + self.rendezvous.within_s
         while True:
@@ -221,21 +231,26 @@ class JoinedHosts:
             for offer, why in self._unfit:
                 if any(map(offer.matches, open_places)):
                     raise HostError(f"host '{offer.name}' cannot take part: {why}")
-            if len(offers) >= self._needed and not open_places:
+            lacking = "" if open_places else unmet_needs(offers)
+            if len(offers) >= self._needed and not open_places and not lacking:
                 return offers
             if self.launched is not None and self.launched.failure:
                 raise HostError(self.launched.failure)
             if time.monotonic() > deadline:
-                raise HostError(self._missing_text(open_places))
+                raise HostError(self._missing_text(open_places, lacking))
 
-    def _missing_text(self, open_places: list[str]) -> str:
+    def _missing_text(self, open_places: list[str], lacking: str) -> str:
         joined = ", ".join(offer.name for offer in self.offers()) or "none"
-        missing = f"{self._needed} hosts have"
+        within = f"within {self.rendezvous.within_s:g} s"
+        missing = f"{self._needed} hosts have not joined {within} (joined: {joined})"
         if open_places:
-            missing = f"a host for {', '.join(map(repr, open_places))} has"
+            names = ", ".join(map(repr, open_places))
+            missing = f"a host for {names} has not joined {within} (joined: {joined})"
+        elif lacking:
+            missing = f"no hosts have joined {within} that have what the nodes need: {lacking}"
         return "; ".join(
             [
-                f"{missing} not joined within {self.rendezvous.within_s:g} s (joined: {joined})",
+                missing,
                 *[f"host '{offer.name}' was refused: {why}" for offer, why in self._unfit],
                 *self._refusals(),
                 f"on the host: flowrl host --join {self.join_address} --name NAME, with the same --key",
@@ -285,7 +300,7 @@ class JoinedHosts:
             return
         self._joined[connection] = host
         cpu = host.join.machine.get("cpu")
-        self._show(f"host '{host.name}' has joined ({host.join.cores} cores, {cpu})")
+        self._show(f"host '{host.name}' has joined ({host.join.resources}, {cpu})")
         self._send(host, Welcome(self.sent.config["title"], host.name))
 
     def _drop(self, host: JoinedHost) -> None:
@@ -432,6 +447,6 @@ def _checked_offer(join: Join) -> HostOffer:
         if not is_connectable(join.address):
             raise RefusedMessage("malformed")
         parse_address(join.joined, "host")
-        return HostOffer(join.name, join.labels)
+        return HostOffer(join.name, join.labels, join.resources)
     except UsageError:
         raise RefusedMessage("malformed") from None

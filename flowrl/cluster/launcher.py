@@ -17,11 +17,10 @@ from pydantic import field_validator
 
 from flowrl.cluster.join_file import JoinInfo
 from flowrl.core.config import Config, Part, param
-from flowrl.graph.placement import LOCAL_PLACES
+from flowrl.graph.host_offers import RESERVED
 from flowrl.graph.sections import parse_seconds
 
 HOST_NAME = r"^[A-Za-z][\w.-]{0,40}$"
-RESERVED = (*LOCAL_PLACES, "coordinator")
 
 
 @dataclass(frozen=True, slots=True)

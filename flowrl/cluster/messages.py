@@ -14,9 +14,10 @@ import msgpack
 
 from flowrl.channels.errors import RefusedMessage, UnsendableValue
 from flowrl.core.plain_data import DataCodec, MalformedDataError
+from flowrl.machine.resources import MachineResources
 from flowrl.runtime.disturbances import Disturbance
 
-PROTOCOL = 4
+PROTOCOL = 5
 MAX_MESSAGE_BYTES = 64 << 20
 SESSION_BYTES = 16
 HEARTBEAT_S = 1.0  # between the heartbeats of both ends
@@ -45,7 +46,7 @@ class Join:
     labels: tuple[str, ...]
     address: str  # at which other machines reach this one
     joined: str  # the address at which this machine reaches the run
-    cores: int
+    resources: MachineResources
     machine: Mapping[str, str]
     run: str
     epoch: int

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.core.config import PartSpec
 from flowrl.core.errors import UsageError
+from flowrl.graph.host_offers import HostOffer
 from flowrl.graph.launch import launcher_label, load_launch
-from flowrl.graph.placement import HostOffer
 from flowrl.machine.network_address import Address, parse_address
 
 if TYPE_CHECKING:

@@ -44,7 +44,8 @@ class Surroundings:
     wants_notes: bool = False
     # The replicas of the node's group, among which the rows of each token are split; 1: there is no group.
     group_size: int = 1
-    # Whether the graph is to run on this machine. If not, it is read to act with what a run of it has learned.
+    # Whether the node is to run on this machine. If not, it runs on a host, or the graph is read to act with what a
+    # run of it has learned.
     runs_here: bool = True
 
 

@@ -15,10 +15,12 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 
 from flowrl.core.config import REQUIRED, Config, field_extras
+from flowrl.core.sizes import BYTES_PATTERN
 from flowrl.graph.catalogue import Catalogue, type_summary
 from flowrl.graph.keywords import EDGE_CHAIN, EDGE_END, FAILURES, PLACE, TORCH_THREADS
 from flowrl.graph.model import EDGE_OPTIONS
 from flowrl.graph.param_reader import part_default, part_fields, written_value
+from flowrl.graph.places import MOST
 
 Schema = dict[str, Any]
 
@@ -27,6 +29,7 @@ SCHEMA_COMMENT = f"# yaml-language-server: $schema={SCHEMA_FILE}\n"
 
 _NODE = r"^[A-Za-z_][\w/-]*$"
 _PLACE = f"^{PLACE}$"
+_PLACED = r"^[A-Za-z_][\w/-]*(\[\d+(-\d+)?\])?$"  # collector[0-63]
 _CHAIN = f"^{EDGE_CHAIN}$"
 _END = rf"^\s*{EDGE_END}\s*$"
 
@@ -211,8 +214,20 @@ def _warmup() -> Schema:
 
 
 def _placements() -> Schema:
-    place = {"type": "string", "pattern": _PLACE, "description": "thread, process or a host"}
-    return _closed({}, additional=_closed({}, additional=place))
+    word = {"type": "string", "pattern": _PLACE, "description": "thread, process or a host"}
+    needs = {
+        "place": word,
+        "cores": _described(_whole_number(0, MOST), "cores that it needs"),
+        "memory": {"type": "string", "pattern": BYTES_PATTERN, "description": "such as 8GB"},
+        "gpus": _described(_whole_number(0, MOST), "GPUs that its process alone sees"),
+        "spread": {"type": "boolean", "description": "each replica needs a host of its own"},
+    }
+    place = {"anyOf": [word, {**_closed(needs), "type": "object"}]}
+    return _closed({}, additional=_closed({}, additional=place, names=_PLACED))
+
+
+def _described(schema: Schema, text: str) -> Schema:
+    return {**schema, "description": text}
 
 
 def _launch() -> Schema:

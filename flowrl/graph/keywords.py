@@ -32,6 +32,9 @@ TORCH_THREADS = (1, 1024)  # the least and the most
 NODE_NAME = re.compile(r"[A-Za-z_]\w*(-\w+)*(/[A-Za-z_]\w*(-\w+)*)*")
 PORT_NAME = re.compile(r"[A-Za-z_]\w*")
 PLACE = r"[\w.*?@:/\[\]-]+"  # a site of a placement
+PLACE_KEYS = ("place", "cores", "memory", "gpus", "spread")
+ANY_HOST = "any"  # the place of a node that only says what it needs
+PLACED = re.compile(r"(?P<node>[^\[\]]+)(\[(?P<first>\d+)(-(?P<last>\d+))?\])?")  # collector[0-63]
 
 EDGE_END = r"[A-Za-z_][\w/-]*?(?:\.[A-Za-z_]\w*)?"  # node, or node.port
 _EDGE_ENDS = rf"\s*{EDGE_END}\s*(?:,\s*{EDGE_END}\s*)*"

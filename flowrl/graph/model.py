@@ -340,7 +340,7 @@ class Graph:
     nodes: dict[str, NodeSpec] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
     phases: list[Phase] = field(default_factory=list)
-    placements: dict[str, dict[str, str]] = field(default_factory=dict)
+    placements: dict[str, dict[str, Any]] = field(default_factory=dict)  # as they are written
     launch: tuple[PartSpec, ...] = ()  # what starts the hosts of a run
     files: tuple[Path, ...] = ()
     folders: tuple[Path, ...] = ()  # of the modules beside the graph

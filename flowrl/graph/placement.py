@@ -1,104 +1,43 @@
 """Placements: which nodes share a site. They say where a graph runs, and change nothing that it computes.
 
-A place is `thread`, `process`, or a host: its name, its label, or a pattern of these. A place alone makes one site for
-each linked group that is put there; a place with a name (`process:left`) makes one site for all nodes that are put
-there. Nodes that a placement does not name go with the nodes that they are linked to, or else to the main site, in the
-process where the run was started.
+A place is `thread`, `process`, or hosts: a name, a label, a pattern of these, or `any` (`graph.places`). A place alone
+makes one site for each linked group that is put there, and for each of its replicas; a place with a name
+(`process:left`) makes one site for all nodes that are put there. Nodes and replicas that a placement does not name go
+with the nodes that they are linked to, or else to the main site, in the process where the run was started.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from flowrl.core.errors import UsageError, spelling_hint
-from flowrl.graph.keywords import PLACE
-from flowrl.graph.model import Graph, link_edges, linked_groups
+from flowrl.core.errors import UsageError, shortened_repr, spelling_hint
+from flowrl.graph.keywords import PLACED
+from flowrl.graph.model import Graph
+from flowrl.graph.places import (
+    BUILT_IN,
+    Place,
+    place_problems,
+    read_place,
+)
 from flowrl.graph.yaml_text import YamlValue, read_yaml
 
-MAIN = "main"
-LOCAL_PLACES = (MAIN, "thread", "process")  # places on the machine where the run was started
-BUILT_IN = {"serial": MAIN, "threads": "thread", "processes": "process"}
-_MEANT = {**{place: place for place in LOCAL_PLACES}, **BUILT_IN}
-_NAME = re.compile(r"\w[\w.-]{0,62}", re.ASCII)
+InstanceId = tuple[str, int]  # a node, and its replica's number
+Placement = Mapping[InstanceId, Place]  # of the instances that it names
 
 
-@dataclass(frozen=True, slots=True)
-class HostOffer:
-    """A machine that is offered to a run, with the names that a placement can use for it."""
-
-    name: str
-    labels: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for word in (self.name, *self.labels):
-            name = word.removesuffix("*") if word == self.name else word  # the run puts a number
-            if not _NAME.fullmatch(name) or name in (*LOCAL_PLACES, "coordinator"):
-                what = f"host: '{word}' cannot be a host's name or label"
-                raise UsageError(
-                    f"{what}; expected up to 63 letters, digits, '.', '-' and '_', "
-                    f"and not {', '.join(LOCAL_PLACES)}"
-                )
-
-    def matches(self, place: str) -> bool:
-        """Whether a place means this machine, perhaps among others."""
-        return any(fnmatchcase(word, place) for word in (self.name, *self.labels))
-
-
-def matching_hosts(place: str, offers: Iterable[HostOffer]) -> list[str]:
-    """The names of the hosts that a place means, in natural order: cpu-2 comes before cpu-10."""
-    return sorted((o.name for o in offers if o.matches(place)), key=_natural_key)
-
-
-def _natural_key(name: str) -> list[tuple[str, int]]:
-    return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", name)]
-
-
-def place_problem(place: object) -> str:
-    """Return what was expected instead of a written place; nothing if it is one.
-
-    A misspelt `process` would be the name of a host, for which the run would wait.
-    """
-    if not isinstance(place, str) or not re.fullmatch(PLACE, place):
-        return "expected thread, process or a host"
-    word = place.partition(":")[0]
-    meant = _misspelt_local_place(word)
-    if meant is None:
-        return ""
-    return f"did you mean '{meant}'? For a host of this name, write the pattern '{word}*'"
-
-
-def _misspelt_local_place(word: str) -> str | None:
-    """The local place that was probably meant; None if the word is one, or may well be the name of a host."""
-    if word in LOCAL_PLACES or not word.isalpha():  # hosts are numbered, and patterns mean hosts
-        return None
-    word = word.casefold()
-    near = [known for known in _MEANT if len(word) >= 4 and known.startswith(word)]
-    near = near or difflib.get_close_matches(word, _MEANT, n=1, cutoff=0.82)
-    return _MEANT[near[0]] if near else None
-
-
-def host_places(graph: Graph, placement: Mapping[str, str]) -> list[str]:
-    """The places of a placement that are hosts, without the names of shared sites."""
-    places = (site.partition(":")[0] for site in nodes_by_site(graph, placement))
-    return sorted({place for place in places if place not in LOCAL_PLACES})
-
-
-def resolve_placement(graph: Graph, text: str) -> dict[str, str]:
+def resolve_placement(graph: Graph, text: str) -> Placement:
     """The placement that `--placement` names: by its name, a YAML file, or `collector=process,learner=thread`."""
     text = text.strip()
     if text in graph.placements:
-        return _places_by_node(graph, graph.placements[text], f"placements.{text}")
+        return read_placement(graph, graph.placements[text], f"placements.{text}")
     if text in BUILT_IN:
-        return dict.fromkeys(graph.nodes, BUILT_IN[text])
+        return read_placement(graph, dict.fromkeys(graph.nodes, BUILT_IN[text]), text)
     if text.endswith((".yaml", ".yml")):
-        return _places_by_node(graph, _read_placement_file(Path(text)), text)
+        return read_placement(graph, _read_placement_file(Path(text)), text)
     if "=" in text:
-        return _places_by_node(graph, _parse_assignments(text), f"--placement {text}")
+        return read_placement(graph, _parse_assignments(text), f"--placement {text}")
     hint = spelling_hint(text, {*BUILT_IN, *graph.placements})
     raise UsageError(
         f"--placement {text}: there is no such placement; {hint} "
@@ -106,44 +45,83 @@ def resolve_placement(graph: Graph, text: str) -> dict[str, str]:
     )
 
 
-def nodes_by_site(graph: Graph, placement: Mapping[str, str]) -> dict[str, list[str]]:
-    """The nodes of each site, in the order of the graph. The main site comes first, if it has nodes."""
-    where: dict[str, str] = {}
-    for group in linked_groups(graph):
-        names = [n for n in graph.nodes if n in group]
-        head = _group_head(graph, names)
-        leader = next((n for n in [head, *names] if n in placement), "")
-        for name in names:
-            where[name] = _site_name(placement.get(name) or placement.get(leader, MAIN), head)
-    found: dict[str, list[str]] = {MAIN: []} if MAIN in where.values() else {}
-    for name in graph.nodes:
-        found.setdefault(where[name], []).append(name)
-    return found
+def read_placement(graph: Graph, written: Mapping[str, Any], where: str = "placement") -> Placement:
+    """The place of each instance that a written placement names. A part-graph's name stands for all of its nodes.
 
-
-def _group_head(graph: Graph, group: list[str]) -> str:
-    """The node after which a linked group's site is named: the first, by name, that serves no other."""
-    serving = {e.source.node for e in link_edges(graph)}
-    return min((n for n in group if n not in serving), default=min(group))
-
-
-def _site_name(place: str, head: str) -> str:
-    return place if place == MAIN or ":" in place else f"{place}:{head}"
-
-
-def _places_by_node(graph: Graph, written: Mapping[str, str], where: str) -> dict[str, str]:
-    """Places by node. A part-graph's name stands for all of its nodes."""
-    found: dict[str, str] = {}
-    for name, place in written.items():
+    An entry for some replicas (`collector[0-63]`) comes before one for the whole node.
+    """
+    whole: dict[InstanceId, Place] = {}
+    by_range: dict[InstanceId, Place] = {}
+    keys: dict[InstanceId, str] = {}  # with which a replica was named
+    for key, value in written.items():
+        name, numbers = _parse_key(key, where)
         members = [n for n in graph.nodes if n == name or n.startswith(f"{name}/")]
         if not members:
             parts = {n.rpartition("/")[0] for n in graph.nodes if "/" in n}
             hint = spelling_hint(name, {*graph.nodes, *parts})
             raise UsageError(f"{where}: unknown node '{name}'; {hint}")
-        if problem := place_problem(place):
-            raise UsageError(f"{where}: '{name}' is put at '{place}'; {problem}")
-        found.update(dict.fromkeys(members, place))
-    return found
+        for problem in place_problems(value):
+            raise UsageError(f"{where}: {_place_problem_text(key, value, *problem)}")
+        place = read_place(value)
+        for node in members:
+            replicas = range(graph.nodes[node].replicas)
+            if numbers is None:
+                whole |= {(node, replica): place for replica in replicas}
+                continue
+            _require_replicas(node, numbers, replicas, key, where)
+            for instance in ((node, replica) for replica in numbers):
+                if instance in keys:
+                    raise UsageError(
+                        f"{where}: '{keys[instance]}' and '{key}' both place replica {instance[1]}; place each once"
+                    )
+                keys[instance], by_range[instance] = key, place
+    return {**whole, **by_range}
+
+
+def _parse_key(key: str, where: str) -> tuple[str, range | None]:
+    """The node that an entry names, and the replicas if these are not all."""
+    if problem := placed_key_problem(key):
+        raise UsageError(f"{where}: {problem}")
+    return split_placed_key(key)
+
+
+def placed_key_problem(key: str) -> str:
+    """What is wrong with the replicas that an entry of a placement names; empty if nothing is."""
+    match = PLACED.fullmatch(key)
+    if match is None:
+        node = key.partition("[")[0]
+        return f"'{key}' does not name replicas; write {node}[0-3] or {node}[0]"
+    first, last = match["first"], match["last"]
+    if last is not None and int(last) < int(first):
+        return f"'{key}' names no replica; write {match['node']}[{int(last)}-{int(first)}]"
+    return ""
+
+
+def split_placed_key(key: str) -> tuple[str, range | None]:
+    """The node and the replicas of a valid entry: `collector[0-3]` is (`collector`, range(4))."""
+    match = PLACED.fullmatch(key)
+    assert match is not None
+    if match["first"] is None:
+        return match["node"], None
+    first = int(match["first"])
+    return match["node"], range(first, int(match["last"] or first) + 1)
+
+
+def _require_replicas(node: str, numbers: range, replicas: range, key: str, where: str) -> None:
+    if numbers[-1] in replicas:
+        return
+    count = len(replicas)
+    has = f"{count} replicas, 0 to {count - 1}" if count > 1 else "one replica, 0"
+    raise UsageError(
+        f"{where}: '{key}' names replica {numbers[-1]}, and {node} has {has}; "
+        f"name only these, or set {node}.replicas={numbers[-1] + 1}"
+    )
+
+
+def _place_problem_text(key: str, value: Any, entry: str, what: str, hint: str) -> str:
+    if not entry:
+        return f"'{key}' is put at {shortened_repr(value)}; {hint}"
+    return f"'{key}': {what}; {hint}"
 
 
 def _parse_assignments(text: str) -> dict[str, str]:
@@ -155,22 +133,30 @@ def _parse_assignments(text: str) -> dict[str, str]:
                 f"--placement {text}: '{word.strip()}' is not node=place; "
                 "write collector=process,learner=thread"
             )
+        if place.startswith("{"):
+            raise UsageError(
+                f"--placement {text}: needs are not written on the command line; write them in the graph "
+                f"(`placements`) or in a file: '{name}: {{gpus: 1}}'"
+            )
         found[name] = place
     return found
 
 
-def _read_placement_file(path: Path) -> dict[str, str]:
+def _read_placement_file(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UsageError(f"--placement {path}: there is no such file; write nodes and places in it")
     tree = read_yaml(path)
     if not isinstance(tree.value, dict):
         raise UsageError(f"{tree.location}: a placement is a mapping; write 'collector: process'")
-    return {name: _checked_place(name, item) for name, item in tree.fields.items()}
+    for key, item in tree.fields.items():
+        _check_file_entry(key, item)
+    found: dict[str, Any] = tree.plain()
+    return found
 
 
-def _checked_place(name: str, item: YamlValue) -> str:
-    if isinstance(item.value, str):
-        return item.value
-    raise UsageError(
-        f"{item.location}: '{name}' is put at {item.plain()!r}; expected thread, process or a host"
-    )
+def _check_file_entry(key: str, item: YamlValue) -> None:
+    if problem := placed_key_problem(key):
+        raise UsageError(f"{item.entry_location}: {problem}")
+    for entry, what, hint in place_problems(item.plain()):
+        at = item.fields[entry].location if entry in item.fields else item.location
+        raise UsageError(f"{at}: {_place_problem_text(key, item.plain(), entry, what, hint)}")

@@ -21,7 +21,8 @@ from flowrl.graph.model import (
     linked_groups,
 )
 from flowrl.graph.param_reader import ParamReader
-from flowrl.graph.placement import place_problem
+from flowrl.graph.placement import placed_key_problem, split_placed_key
+from flowrl.graph.places import place_problems
 from flowrl.graph.yaml_text import YamlValue
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
@@ -201,7 +202,7 @@ def _read_snapshots(item: YamlValue | None, problems: Problems) -> SnapshotSetti
 
 def _read_placements(
     item: YamlValue | None, names: Mapping[str, tuple[str, ...]], problems: Problems
-) -> dict[str, dict[str, str]]:
+) -> dict[str, dict[str, Any]]:
     if item is None or item.value is None:
         return {}
     if not isinstance(item.value, dict):
@@ -213,19 +214,27 @@ def _read_placements(
 
 def _read_placement(
     name: str, item: YamlValue, names: Mapping[str, tuple[str, ...]], problems: Problems
-) -> dict[str, str]:
-    found: dict[str, str] = {}
+) -> dict[str, Any]:
+    """A placement as it is written, with the nodes of part-graphs. `read_placement` knows of the nodes' replicas."""
+    found: dict[str, Any] = {}
     if not isinstance(item.value, dict):
         what = f"placements.{name}: expected a mapping of nodes to places"
         problems.add(item.location, what, "{collector: process}")
-    for node, site in item.fields.items():
-        problem = place_problem(site.value)
+    for key, place in item.fields.items():
+        if problem := placed_key_problem(key):
+            problems.add(place.entry_location, f"placements.{name}: {problem}")
+            continue
+        node = split_placed_key(key)[0]
         if node not in names:
             what = f"placements.{name}: unknown node '{node}'"
-            problems.add(site.entry_location, what, spelling_hint(node, names))
-        elif isinstance(site.value, str) and not problem:
-            found |= dict.fromkeys(names[node], site.value)
-        else:
-            what = f"placements.{name}.{node} is {shortened_repr(site.plain())}"
-            problems.add(site.location, what, problem)
+            problems.add(place.entry_location, what, spelling_hint(node, names))
+            continue
+        written = place.plain()
+        wrong = list(place_problems(written))
+        for entry, what, hint in wrong:
+            at = place.fields[entry].location if entry in place.fields else place.location
+            subject = f"placements.{name}.{key}"
+            problems.add(at, f"{subject}: {what}" if entry else f"{subject} {what}", hint)
+        if not wrong:
+            found |= {f"{n}{key.removeprefix(node)}": written for n in names[node]}
     return found

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from flowrl.core.errors import UsageError
+from flowrl.graph.host_assignment import ShareId, assign_hosts, assign_local_gpus
+from flowrl.graph.host_offers import HostOffer
 from flowrl.graph.model import Graph, link_edges
-from flowrl.graph.placement import LOCAL_PLACES, MAIN, HostOffer, matching_hosts, nodes_by_site
+from flowrl.graph.placement import InstanceId, Placement
+from flowrl.graph.places import MAIN, Needs
+from flowrl.graph.site_shares import placed_shares
+from flowrl.machine.resources import MachineResources, machine_resources
 
 SiteKind = Literal["thread", "process"]
 Reach = Literal["site", "process", "machine", "network"]
-InstanceId = tuple[str, int]  # a node, and its replica's number
 
 COORDINATOR = "coordinator"  # it fires no node
 
@@ -24,6 +28,8 @@ class SiteLayout:
     kinds: Mapping[str, SiteKind]
     site_of: Mapping[InstanceId, str]
     hosts: Mapping[str, str] = field(default_factory=dict)  # of the sites on other machines
+    needs: Mapping[str, Needs] = field(default_factory=dict)  # of the sites that need something
+    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # that a site sees
 
     def instances_on(self, site: str) -> list[InstanceId]:
         return [instance for instance, at in self.site_of.items() if at == site]
@@ -42,51 +48,66 @@ class SiteLayout:
         return "process" if threads else "machine"
 
 
+def resources_here(graph: Graph, placement: Placement) -> MachineResources | None:
+    """What this machine has. It is found out only if a node that is put on it needs something."""
+    shares = placed_shares(graph, placement)
+    asked = any(share.is_local and share.needs != Needs() for share in shares)
+    return machine_resources() if asked else None
+
+
+def unmet_needs(graph: Graph, placement: Placement, offers: Sequence[HostOffer]) -> str:
+    """What nodes lack if these are all hosts; empty if each has what it needs."""
+    return assign_hosts(placed_shares(graph, placement), offers).unmet_text()
+
+
 def make_layout(
-    graph: Graph, placement: Mapping[str, str], offers: Iterable[HostOffer] | None = None
+    graph: Graph,
+    placement: Placement,
+    offers: Sequence[HostOffer] | None = None,
+    here: MachineResources | None = None,
 ) -> SiteLayout:
     """The layout of a placement. Replicas whose site is not shared have a site each.
 
-    Without offers, each place that is a host stands for one host of that name.
+    Without offers, the hosts of each place stand for one host. With `here`, what this machine has, its GPUs are given
+    to the sites that need them, and it is an error if they are too few.
     """
+    shares = placed_shares(graph, placement)
+    gpus_of: dict[ShareId, tuple[str, ...]] = {}
+    hosts_of: dict[ShareId, str] = {}
+    if here is not None:
+        gpus_of |= assign_local_gpus(shares, here)
+    if offers is not None:
+        assigned = assign_hosts(shares, offers)
+        if text := assigned.unmet_text():
+            raise UsageError(f"placement: {text}")
+        hosts_of, gpus_of = assigned.hosts, {**gpus_of, **assigned.gpus}
     kinds: dict[str, SiteKind] = {}
     site_of: dict[InstanceId, str] = {}
     hosts: dict[str, str] = {}
-    known = None if offers is None else tuple(offers)
-    for name, nodes in nodes_by_site(graph, placement).items():
-        place, _, label = name.partition(":")
-        machines = (
-            [place]
-            if known is None or place in LOCAL_PLACES
-            else _matching_machines(place, known, nodes)
-        )
-        shared = name == MAIN or label not in nodes  # a site with a name of its own
-        for node in nodes:
-            for replica in range(graph.nodes[node].replicas):
-                machine = machines[replica % len(machines)]
-                site = _site_name(machine, label, 0 if shared else replica)
-                kinds.setdefault(site, "thread" if place in (MAIN, "thread") else "process")
-                site_of[node, replica] = site
-                if place not in LOCAL_PLACES:
-                    hosts[site] = machine
+    needs: dict[str, Needs] = {}
+    gpus: dict[str, tuple[str, ...]] = {}
+    for share in shares:
+        place, _, label = share.site.partition(":")
+        identity = share.site, share.replica
+        machine = hosts_of.get(identity, place)
+        site = _site_name(machine, label, share.replica if share.has_own_site else 0)
+        kinds.setdefault(site, "thread" if place in (MAIN, "thread") else "process")
+        site_of |= dict.fromkeys(share.instances, site)
+        if not share.is_local:
+            hosts[site] = machine
+        if share.needs != Needs():
+            needs[site] = needs.get(site, Needs()) + share.needs
+        if given := gpus_of.get(identity):
+            gpus[site] = (*gpus.get(site, ()), *given)
     _check_links(graph, site_of)
-    return SiteLayout(kinds, site_of, hosts)
+    order = {name: number for number, name in enumerate(graph.nodes)}
+    in_order = dict(sorted(site_of.items(), key=lambda item: (order[item[0][0]], item[0][1])))
+    return SiteLayout(kinds, in_order, hosts, needs, gpus)
 
 
 def _site_name(machine: str, label: str, replica: int) -> str:
     site = f"{machine}:{label}" if label else machine
     return f"{site}#{replica}" if replica else site
-
-
-def _matching_machines(place: str, offers: tuple[HostOffer, ...], nodes: list[str]) -> list[str]:
-    found = matching_hosts(place, offers)
-    if not found:
-        joined = ", ".join(o.name for o in offers) or "none"
-        raise UsageError(
-            f"placement: {nodes[0]} is put at '{place}', and no host has that name or label; "
-            f"hosts: {joined}"
-        )
-    return found
 
 
 def _check_links(graph: Graph, site_of: Mapping[InstanceId, str]) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.graph.placement import Placement
 from flowrl.render.picture import Arrow, Box, Picture, make_picture
 
 FILLS = {  # by the role of a node
@@ -30,7 +31,7 @@ _STYLES = {
 }
 
 
-def graph_dot_text(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> str:
+def graph_dot_text(checked: CheckedGraph, placement: Placement | None = None) -> str:
     return dot_text(make_picture(checked, placement))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.errors import UsageError
+from flowrl.graph.placement import Placement
 from flowrl.render.dot import dot_text
 from flowrl.render.html import page_html
 from flowrl.render.mermaid import mermaid_text
@@ -29,7 +30,7 @@ FORMATS: Mapping[str, Format] = {
 
 def draw(
     checked: CheckedGraph,
-    placement: Mapping[str, str] | None = None,
+    placement: Placement | None = None,
     path: str | Path | None = None,
 ) -> str:
     """Write the picture in the format of the file's ending, and return its path. Without a file, return DOT text."""

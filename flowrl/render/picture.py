@@ -9,13 +9,15 @@ from flowrl.channels.transport import TRANSPORTS
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.ordering import is_feedback
 from flowrl.checks.serial_program import Schedule
-from flowrl.core.errors import UsageError, shortened_repr, spelling_hint
+from flowrl.core.errors import shortened_repr
 from flowrl.core.ports import Input
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, paths_text
 from flowrl.graph.param_reader import written_value
-from flowrl.graph.placement import nodes_by_site
+from flowrl.graph.placement import Placement
+from flowrl.graph.places import Needs
 from flowrl.graph.replica_pairs import replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout, make_layout
+from flowrl.graph.site_shares import SiteShare, shares_by_site
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,28 +74,47 @@ class Picture:
     warmup: tuple[str, ...]
 
 
-def make_picture(checked: CheckedGraph, placement: Mapping[str, str] | None = None) -> Picture:
+def make_picture(checked: CheckedGraph, placement: Placement | None = None) -> Picture:
     """The picture of a graph, which need not be sound."""
     graph = checked.graph
     known = [e for e in graph.edges if all(s.node in graph.nodes for s in (*e.sources, e.to))]
     order = _order(checked, known)
-    known_placement = None if placement is None else _known(checked, placement)
-    layout = None if known_placement is None else make_layout(graph, known_placement)
-    where = {} if known_placement is None else nodes_by_site(graph, known_placement)
+    layout = None if placement is None else make_layout(graph, placement)
     return Picture(
         graph.name,
         graph.about,
         {name: _box(graph.nodes[name], known) for name in order},
         tuple(_arrow(checked, e, s, order, layout) for e in known for s in e.sources),
-        {_site(site, names, layout): tuple(names) for site, names in where.items()},
+        {} if layout is None or placement is None else _sites(graph, placement, layout),
         tuple(_warmup(checked)),
     )
 
 
-def _site(site: str, names: list[str], layout: SiteLayout | None) -> str:
-    """A site's name, with the number of sites if replicas have sites of their own."""
-    sites = {at for (name, _), at in layout.site_of.items() if name in names} if layout else set()
-    return f"{site} ×{len(sites)}" if len(sites) > 1 else site
+def _sites(graph: Graph, placement: Placement, layout: SiteLayout) -> dict[str, tuple[str, ...]]:
+    """The nodes of each site, by its text. Nodes whose replicas are at several places have the texts of all of them."""
+    texts: dict[str, str] = {}
+    nodes: dict[str, list[str]] = {name: [] for name in graph.nodes}  # the sites of each
+    for site, shares in shares_by_site(graph, placement).items():
+        texts[site] = _site(site, shares, layout)
+        for node in dict.fromkeys(node for share in shares for node, _ in share.instances):
+            nodes[node].append(site)
+    found: dict[str, list[str]] = {}
+    in_order = sorted(graph.nodes, key=lambda name: list(texts).index(nodes[name][0]))
+    for name in in_order:
+        found.setdefault(", ".join(texts[site] for site in nodes[name]), []).append(name)
+    return {text: tuple(names) for text, names in found.items()}
+
+
+def _site(site: str, shares: list[SiteShare], layout: SiteLayout) -> str:
+    """A site's name, with the number of sites if replicas have sites of their own, and what each of them needs."""
+    sites = dict.fromkeys(layout.site_of[i] for share in shares for i in share.instances)
+    needs = {str(layout.needs.get(name, Needs())) for name in sites}
+    words = [" or ".join(sorted(needs - {""}))]
+    words.append("each on another host" if any(share.spread for share in shares) else "")
+    asked = ", ".join(filter(None, words))
+    return "".join(
+        (site, f" ×{len(sites)}" if len(sites) > 1 else "", f" ({asked})" if asked else "")
+    )
 
 
 def _transport(graph: Graph, edge: Edge, source: PortRef, layout: SiteLayout) -> str:
@@ -105,15 +126,6 @@ def _transport(graph: Graph, edge: Edge, source: PortRef, layout: SiteLayout) ->
         if pair[0] == number
     }
     return ", ".join(t.description for t in TRANSPORTS.values() if t.reach in found)
-
-
-def _known(checked: CheckedGraph, placement: Mapping[str, str]) -> Mapping[str, str]:
-    for name in placement:
-        if name not in checked.graph.nodes:
-            raise UsageError(
-                f"placement: unknown node '{name}'; {spelling_hint(name, checked.graph.nodes)}"
-            )
-    return placement
 
 
 def _order(checked: CheckedGraph, edges: list[Edge]) -> dict[str, int]:

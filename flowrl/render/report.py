@@ -14,9 +14,12 @@ from flowrl.core.errors import Problem, problem_lines
 from flowrl.core.wording import size_text
 from flowrl.graph.model import Edge, paths_text
 from flowrl.graph.site_layout import SiteLayout
+from flowrl.render.placement_needs import PlacementNeeds
 
 
-def check_text(checked: CheckedGraph, layout: SiteLayout | None = None) -> str:
+def check_text(
+    checked: CheckedGraph, layout: SiteLayout | None = None, needs: PlacementNeeds | None = None
+) -> str:
     """The verdict on a graph: its problems, or its schedule, edges, the sites of a layout, and determinism."""
     lines = problem_lines(checked.problems)
     lines += [f"warning: {w}" for w in checked.warnings]
@@ -31,6 +34,8 @@ def check_text(checked: CheckedGraph, layout: SiteLayout | None = None) -> str:
     lines += ["", "Edges", *edge_lines(checked)]
     if layout is not None:
         lines += ["", "Sites", *site_lines(layout), *elastic_lines(checked, layout)]
+    if needs is not None and needs.rows:
+        lines += ["", "Needs", *needs.lines()]
     lines += ["", *determinism_lines(checked), *snapshot_lines(checked)]
     if checked.undescribed:
         lines += ["", *unchecked_lines(checked)]
@@ -178,8 +183,10 @@ def snapshot_lines(checked: CheckedGraph) -> list[str]:
     ]
 
 
-def check_json(checked: CheckedGraph, layout: SiteLayout | None = None) -> dict[str, object]:
-    """The keys of `flowrl check --json`; `sites` and `elastic` only with a placement."""
+def check_json(
+    checked: CheckedGraph, layout: SiteLayout | None = None, needs: PlacementNeeds | None = None
+) -> dict[str, object]:
+    """The keys of `flowrl check --json`; `sites`, `elastic` and `needs` only with a placement."""
     program = checked.program
     sites = {} if layout is None else {s: _instances_on(layout, s) for s in layout.kinds}
     elastic = [] if layout is None else sorted(elastic_sites(checked, layout))
@@ -222,6 +229,7 @@ def check_json(checked: CheckedGraph, layout: SiteLayout | None = None) -> dict[
         "not_checked": checked.undescribed,
         "sites": sites,
         "elastic": elastic,
+        "needs": {} if needs is None else needs.as_dict(),
     }
 
 
@@ -241,6 +249,7 @@ def unreadable_graph_json(problems: Iterable[Problem]) -> dict[str, object]:
         "not_checked": {},
         "sites": {},
         "elastic": [],
+        "needs": {},
     }
 
 

@@ -20,6 +20,7 @@ from flowrl.graph.model import Limits, SnapshotSettings
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.sections import parse_seconds
 from flowrl.graph.site_layout import SiteLayout, make_layout
+from flowrl.graph.site_shares import without_hosts
 from flowrl.runs.display import Watcher
 from flowrl.runs.repetition import Repetition, compare_runs, require_deterministic, result_line
 from flowrl.runs.run import Run
@@ -105,7 +106,8 @@ def run_with_faults(
     graph = checked.graph
     if not graph.snapshots.is_regular:
         checked = replace(checked, graph=replace(graph, snapshots=USUAL_SNAPSHOTS))
-    layout = make_layout(graph, resolve_placement(graph, placement))
+    placed = resolve_placement(graph, placement)
+    layout = make_layout(graph, placed if rendezvous or graph.launch else without_hosts(placed))
     for fault in faults:
         if fault.kind != "disconnect":
             _require_process(checked, layout, fault, placement)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowrl.checks.check import CheckedGraph, check
+from flowrl.checks.check import CheckedGraph, check_placed
 from flowrl.core.errors import RunError
 from flowrl.graph.diff import NOTHING, compute_alike, diff_graphs
 from flowrl.graph.loading import load_graph, load_text
@@ -31,9 +31,15 @@ class ContinuedGraph:
 
 
 def read_continued_graph(
-    folder: Path, stored: StoredSnapshot, settings: Mapping[str, str]
+    folder: Path,
+    stored: StoredSnapshot,
+    settings: Mapping[str, str],
+    placement: str,
+    has_hosts: bool,
 ) -> ContinuedGraph:
     """Read the graph of a run's folder, which may have been edited, with settings as `--set` takes them.
+
+    It is checked for the placement with which the run continues.
 
     The limits of the file are not read, because a run that was interrupted writes those with which it is repeated.
     """
@@ -43,7 +49,7 @@ def read_continued_graph(
     resolved = str(stored.facts["resolved"])
     if settings:
         settings = _settings_of_nodes(load_graph(path).graph, settings)
-    checked = check(load_graph(path, settings)).require_sound()
+    checked = check_placed(load_graph(path, settings), placement, has_hosts).require_sound()
     known = Limits(**stored.facts["limits"])
     limits = replace(known, **_changed_limits(checked.graph.limits, settings))
     graph = replace(checked.graph, name=name)

@@ -67,7 +67,7 @@ def evaluate_checkpoint(
     """
     trained = find_trained_graph(run)
     loaded = load_graph(trained.graph)
-    checked = check(loaded, in_fork=can_fork(), runs_here=False).require_sound()
+    checked = check(loaded, in_fork=can_fork(), elsewhere=loaded.graph.nodes).require_sound()
     names = checked.graph.nodes_of_role("evaluator")
     if not names:
         raise RunError(

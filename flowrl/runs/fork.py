@@ -38,6 +38,7 @@ def forked_run(
     seed: int | None = None,
     same_random: bool = False,
     limits: Limits | None = None,
+    placement: str = "serial",
     **options: Any,
 ) -> tuple[Run, StoredSnapshot, str]:
     """Return the new run, the snapshot with which it begins, and its changed settings in words.
@@ -50,7 +51,8 @@ def forked_run(
         stored = read_newest_snapshot(folder)
     else:
         stored = read_snapshot_after(folder, after_rounds)
-    changed = read_continued_graph(folder, stored, settings or {})
+    has_hosts = options.get("rendezvous") is not None
+    changed = read_continued_graph(folder, stored, settings or {}, placement, has_hosts)
     given = limits or Limits()
     new_limits = changed.limits.overridden_by(**{n: getattr(given, n) for n in Limits.__slots__})
     require_open_limits(folder, new_limits, stored.snapshot.counts)
@@ -64,6 +66,7 @@ def forked_run(
         changed.checked,
         seed=chosen,
         limits=new_limits,
+        placement=placement,
         continued=ContinuedRun(None, snapshot, stored.state_digest, parent),
         **options,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flowrl.checks.check import check
+from flowrl.checks.check import check_placed
 from flowrl.core.errors import UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.graph.loading import load_graph
@@ -56,7 +56,9 @@ def _from_snapshot(folder: Path, rounds: int, limits: Limits, options: dict[str,
 
 
 def _begun_anew(folder: Path, limits: Limits, options: dict[str, Any]) -> Run:
-    checked = check(load_graph(folder / GRAPH_FILE)).require_sound()
+    has_hosts = options.get("rendezvous") is not None
+    loaded = load_graph(folder / GRAPH_FILE)
+    checked = check_placed(loaded, options.get("placement"), has_hosts).require_sound()
     parent = read_parent(folder)
     if parent is not None:
         raise UsageError(

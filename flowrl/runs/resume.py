@@ -33,7 +33,8 @@ def resumed_run(
     """
     _require_ended(folder)
     stored = read_newest_snapshot(folder)
-    graph = read_continued_graph(folder, stored, settings or {})
+    has_hosts = options.get("rendezvous") is not None
+    graph = read_continued_graph(folder, stored, settings or {}, placement, has_hosts)
     if not graph.computes_alike:
         sets = "".join(f" --set {shlex.quote(f'{k}={v}')}" for k, v in (settings or {}).items())
         raise UsageError(

@@ -198,6 +198,8 @@ class Run:
                 try:
                     with self._stop_requests.interrupted_afterwards():
                         self.watcher.begin(self)
+                    for line in self.sites.warnings:
+                        self.show(f"warning: {line}")
                     write_initial_files(self, folder)
                     return self._finish(folder, self._execute_and_recover(folder))
                 except BaseException as error:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.cluster.rendezvous import Rendezvous, settled_rendezvous
-from flowrl.graph.placement import MAIN, host_places, resolve_placement
-from flowrl.graph.site_layout import make_layout
+from flowrl.graph.host_assignment import local_warnings
+from flowrl.graph.placement import resolve_placement
+from flowrl.graph.places import MAIN
+from flowrl.graph.site_layout import make_layout, resources_here, unmet_needs
+from flowrl.graph.site_shares import host_places, placed_shares, without_hosts
 from flowrl.runtime.sites.graph_transfer import graph_to_send, require_importable
 
 if TYPE_CHECKING:
@@ -24,9 +28,14 @@ class RunSites:
     ) -> None:
         self._checked = checked
         graph = checked.graph
-        self._placed = resolve_placement(graph, placement)
+        placed = resolve_placement(graph, placement)
+        may_have_hosts = rendezvous is not None or graph.launch
+        self._placed = placed if may_have_hosts else without_hosts(placed)
+        self._here = resources_here(graph, self._placed)
         # Until hosts have joined, each place that is a host stands for one host.
-        self.layout = make_layout(graph, self._placed)
+        self.layout = make_layout(graph, self._placed, here=self._here)
+        shares = placed_shares(graph, self._placed)
+        self.warnings = tuple(local_warnings(shares, self._here))  # of what this machine lacks
         self.hosts: JoinedHosts | None = None
         self._places = host_places(graph, self._placed)
         self.rendezvous = settled_rendezvous(self._places, rendezvous, graph.launch)
@@ -53,5 +62,6 @@ class RunSites:
         """Wait for hosts, and decide which site is on which host."""
         assert self.hosts is not None
         show(self.hosts.waiting_text)
-        hosts = self.hosts.wait(self._places)
-        self.layout = make_layout(self._checked.graph, self._placed, hosts)
+        graph, placed = self._checked.graph, self._placed
+        hosts = self.hosts.wait(self._places, partial(unmet_needs, graph, placed))
+        self.layout = make_layout(graph, placed, hosts, self._here)

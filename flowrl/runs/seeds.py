@@ -24,8 +24,9 @@ from flowrl.cluster.rendezvous import settled_rendezvous
 from flowrl.core.errors import FlowError, UsageError, shortened_repr
 from flowrl.core.json_text import parse_json
 from flowrl.graph.model import Limits
-from flowrl.graph.placement import host_places, resolve_placement
-from flowrl.graph.site_layout import make_layout
+from flowrl.graph.placement import resolve_placement
+from flowrl.graph.site_layout import make_layout, resources_here
+from flowrl.graph.site_shares import host_places, without_hosts
 from flowrl.machine.child_process import ChildProcess, exit_text
 from flowrl.machine.cores import usable_cores
 from flowrl.runs.folder import create_seeds_folder, explain_disk_errors
@@ -84,10 +85,12 @@ class SeedRuns:
         self.graph = replace(given, limits=limits or given.limits)
         self._checked = checked
         self.placement = placement
-        placed = resolve_placement(self.graph, placement)
+        placed = without_hosts(resolve_placement(self.graph, placement))
         settled_rendezvous(host_places(self.graph, placed), None, ())
         require_importable(self.graph)
-        cores = max(len(make_layout(self.graph, placed).kinds), self.graph.most_torch_threads)
+        layout = make_layout(self.graph, placed, here=resources_here(self.graph, placed))
+        needed = sum(needs.cores for needs in layout.needs.values())
+        cores = max(len(layout.kinds), self.graph.most_torch_threads, needed)
         self.at_once = min(at_once or max(usable_cores() // cores, 1), len(seeds))
         self._hash_tokens, self._recovers = hash_tokens, recovers
         self._display = display or SeedDisplay()

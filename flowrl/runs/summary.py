@@ -64,6 +64,7 @@ def summary_of(run: Run, status: Status, why: str, digest: str, repeat: str) -> 
         ),
         warnings=(
             *run.hints,
+            *run.sites.warnings,
             *(run.sites.hosts.warnings() if run.sites.hosts else ()),
             *(executor.warnings() if executor else ()),
             *(run.snapshots.problems if run.snapshots else ()),

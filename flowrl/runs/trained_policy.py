@@ -50,7 +50,7 @@ def load_policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy
         path, graph = trained.checkpoint(checkpoint), trained.graph
     state, info = read_acting(path)
     loaded = load_graph(graph)
-    checked = check(loaded, in_fork=can_fork(), runs_here=False).require_sound()
+    checked = check(loaded, in_fork=can_fork(), elsewhere=loaded.graph.nodes).require_sound()
     learner = _learner_of(checked.graph, info["node"], path)
     make = getattr(learner.cls, "trained_policy", None)
     if make is None:

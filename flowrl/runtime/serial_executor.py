@@ -13,7 +13,7 @@ from flowrl.core.context import Record
 from flowrl.core.errors import NodeError
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
-from flowrl.graph.placement import MAIN
+from flowrl.graph.places import MAIN
 from flowrl.runtime.edge_factory import EdgeFactory
 from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weights_digest
 from flowrl.runtime.failed_firing import keep_failed_firing

@@ -104,6 +104,8 @@ class HostStatus:
     labels: tuple[str, ...]
     address: str
     cores: int
+    memory_bytes: int
+    gpus: int
     cpu: str
     sites: tuple[str, ...]  # of the run, that it executes
     silent_s: float  # since it was heard of

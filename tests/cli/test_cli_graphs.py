@@ -1,5 +1,6 @@
 """The verbs about graphs: what they print, write, and refuse."""
 
+import json
 from collections.abc import Callable
 from itertools import takewhile
 from pathlib import Path
@@ -31,6 +32,21 @@ def test_check_shows_the_sites_of_a_placement(flowrl: Flowrl) -> None:
     assert "\nSites\n  process:collector  process: envs, collector\n" in out
     status, _, err = flowrl("check", "cartpole_dqn", "--no-envs", "--placement", "x=process")
     assert (status, "--placement x=process: unknown node 'x'" in err) == (2, True)
+
+
+def test_check_shows_what_a_placement_needs(flowrl: Flowrl, folder: Path) -> None:
+    (folder / "p.yaml").write_text("learner: {gpus: 4096}\ncollector: {place: process, cores: 1}\n")
+    words = ["check", "cartpole_dqn", "--no-envs", "--placement", "p.yaml"]
+    status, out, _ = flowrl(*words)
+    assert status == 0
+    assert "\nNeeds\n  process:collector  1 core\n  any:learner        4,096 GPUs\n" in out
+    assert " has too little: learner needs 4,096 GPUs.\n" in out
+    status, out, _ = flowrl(*words, "--json")
+    assert json.loads(out)["needs"]["sites"]["any:learner"]["gpus"] == 4096
+    (folder / "p.yaml").write_text("learner: {place: process, gpus: 4096}\n")
+    status, _, err = flowrl(*words)
+    assert status == 2
+    assert "placement: learner needs 4,096 GPUs; this machine has " in err
 
 
 def test_set_changes_what_is_checked(flowrl: Flowrl, folder: Path) -> None:

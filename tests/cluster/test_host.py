@@ -14,7 +14,7 @@ from flowrl.cluster.hosted_sites import HostedSites
 from flowrl.cluster.join_file import join_source
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, NodeError, UsageError
-from flowrl.graph.placement import HostOffer
+from flowrl.graph.host_offers import HostOffer
 from flowrl.machine.network_address import open_listener
 from tests.cluster.host_processes import SOON_S, HostStarter, host, hosts_named, run_of
 from tests.sites.run_comparison import run_graph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,9 @@ from flowrl.cluster.messages import (
 )
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
+from flowrl.graph.host_offers import HostOffer
 from flowrl.graph.loading import load_data
+from flowrl.machine.resources import NO_RESOURCES, MachineResources
 from flowrl.runtime.sites.graph_transfer import graph_to_send
 from tests.channels.hostile_peers import announce_ready, connect, greet, send_endless_message
 from tests.toys.toy_runs import toy_graph
@@ -65,7 +67,7 @@ class Guest:
 
     def join(self, name: str, **fields: Any) -> None:
         """Offer the host to the run; `fields` replace those of a sound message."""
-        sound = {"protocol": PROTOCOL, "name": name, "labels": (), "address": "127.0.0.1", "cores": 2,
+        sound = {"protocol": PROTOCOL, "name": name, "labels": (), "address": "127.0.0.1", "resources": NO_RESOURCES,
                  "joined": self.hosts.address, "machine": machine_facts(), "run": "", "epoch": -1}  # fmt: skip
         self.send(Join(**{**sound, **fields}))
 
@@ -134,6 +136,33 @@ def test_waiting_ends_and_names_the_missing_hosts(hosts: JoinedHosts, guest: Gue
         "a host for 'b', 'c-*' has not joined within 0.5 s (joined: a); on the host: flowrl host "
         f"--join {hosts.address} --name NAME, with the same --key"
     )
+
+
+def test_waiting_ends_and_says_what_the_hosts_lack(
+    hosts: JoinedHosts, guest: Guest, shown: list[str]
+) -> None:
+    guest.join("a", resources=MachineResources(8, 32 * 10**9))
+    guest.receive()
+    assert shown[0].startswith("host 'a' has joined (8 cores, 32.0 GB, no GPU, ")
+    with pytest.raises(HostError) as error:
+        hosts.wait(["any"], lambda offers: f"learner needs 1 GPU; hosts: {offers[0]}")
+    assert str(error.value) == (
+        "no hosts have joined within 0.5 s that have what the nodes need: learner needs 1 GPU; hosts: a (8 cores, "
+        f"32.0 GB, no GPU); on the host: flowrl host --join {hosts.address} --name NAME, with the same --key"
+    )
+
+
+def test_waiting_goes_on_until_all_needs_are_met(hosts: JoinedHosts, guest: Guest) -> None:
+    guest.join("a")
+    guest.receive()
+    other = Guest(hosts)
+    other.join("b", resources=MachineResources(gpus=("0",)))
+
+    def lacking(offers: Sequence[HostOffer]) -> str:
+        return "" if any(offer.resources.gpus for offer in offers) else "a GPU"
+
+    assert {offer.name for offer in hosts.wait(["any"], lacking)} == {"a", "b"}
+    other.close()
 
 
 def test_a_silent_host_that_comes_back_is_told_that_it_was_dropped(
@@ -361,7 +390,7 @@ def test_names_that_strangers_choose_do_not_fill_the_summary(
         {"name": "process"},
         {"labels": (7,)},
         {"machine": {"torch": 2}},
-        {"cores": "many"},
+        {"resources": MachineResources(cores="many")},
         {"address": "tcp://x; rm"},
         {"address": "0.0.0.0"},
         {"joined": "here"},

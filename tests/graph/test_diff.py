@@ -143,6 +143,14 @@ def test_what_an_edge_sends_is_not_what_is_computed() -> None:
     assert not compute_alike(graph(), with_options(compress="lz4", dtype="float16"))
 
 
+def test_needs_are_compared() -> None:
+    a = graph(placements={"p": {"sink": {"gpus": 1}}})
+    b = graph(placements={"p": {"sink": {"gpus": 2}, "mixer[0]": "thread"}})
+    assert [str(c) for c in changes(a, b)] == [
+        "~ placement p\n    sink {gpus: 1} -> {gpus: 2}\n    mixer[0] null -> thread"
+    ]
+
+
 def test_a_reward_model_is_one_node_and_two_edges() -> None:
     a, b = load_graph("cartpole_dqn").graph, load_graph("cartpole_dqn_rnd").graph
     assert diff_graphs(a, b) == (

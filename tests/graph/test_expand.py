@@ -46,6 +46,7 @@ ALL = """
       - {edges: ["s, a-b -> t"], rounds: 1}
     placements:
       parallel: {pair: process, learner: "thread", collector: "node[0-3]:process"}
+      by_need: {"envs[0-1]": cpu-*, learner: {place: "gpu-[1-4]", gpus: 1, memory: 1.5 GB, spread: true}}
     """
 PAIR = """
     ports: {data: x.data, out: y.out}

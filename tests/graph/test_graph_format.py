@@ -459,6 +459,18 @@ def test_null_is_no_value_in_every_section(checked):
             "g.yaml:3:21: placements.a.s is 3; expected thread, process or a host",
         ),
         (
+            "placements: {a: {s: {cores: two}}}",
+            "g.yaml:3:29: placements.a.s: cores is 'two'; expected a whole number of 0 or more",
+        ),
+        (
+            "placements: {a: {s: {gpu: 1}}}",
+            "g.yaml:3:27: placements.a.s: unknown key 'gpu'; did you mean 'gpus'?",
+        ),
+        (
+            "placements: {a: {'s[3-1]': process}}",
+            "g.yaml:3:18: placements.a: 's[3-1]' names no replica; write s[1-3]",
+        ),
+        (
             "placements: {a: {s: proc}}",
             "g.yaml:3:21: placements.a.s is 'proc'; did you mean 'process'? "
             "For a host of this name, write the pattern 'proc*'",

@@ -31,7 +31,7 @@ def problems(path: Path) -> list[str]:
 
 
 def test_the_page_has_examples() -> None:
-    assert (len(WHOLE), len(PART_GRAPH), len(LAID_OVER)) == (1, 2, 7)
+    assert (len(WHOLE), len(PART_GRAPH), len(LAID_OVER)) == (1, 2, 8)
 
 
 @pytest.mark.parametrize("text", LAID_OVER)

@@ -114,6 +114,15 @@ RIGHT: dict[str, Callable[[Tree], Any]] = {
     "an edge removed": lambda t: t["edges"].append({"buffer.data": None}),
     "a chain removed": lambda t: t["edges"].append({"a -> b": None}),
     "placements": lambda t: t.update(placements={"p": {"learner": "process:a"}}),
+    "needs": lambda t: t.update(
+        placements={
+            "p": {
+                "learner": {"gpus": 1, "memory": "8GB"},
+                "collector[0-3]": {"place": "cpu-*", "cores": 2, "spread": True},
+                "collector[4]": "process",
+            }
+        }
+    ),
     "limits": lambda t: t.update(limits={"steps": 5, "time": "10m"}),
     "extending": lambda t: (t.clear(), t.update(extends="x", nodes={"a": {"size": 3}, "b": None})),
     "extending without nodes": lambda t: (t.clear(), t.update(extends="x", warmup=None)),
@@ -152,6 +161,18 @@ WRONG: dict[str, tuple[Callable[[Tree], Any], str]] = {
         "nodes.collector.replicas",
     ),
     "a wrong place": (lambda t: t.update(placements={"p": {"a": "b c"}}), "placements.p.a"),
+    "a negative need": (
+        lambda t: t.update(placements={"p": {"a": {"cores": -1}}}),
+        "placements.p.a",
+    ),
+    "a mistyped need": (
+        lambda t: t.update(placements={"p": {"a": {"gpu": 1}}}),
+        "placements.p.a",
+    ),
+    "wrong replicas": (
+        lambda t: t.update(placements={"p": {"a[x]": "process"}}),
+        "placements.p",
+    ),
     "no threads": (
         lambda t: t["nodes"]["collector"].update(torch_threads=0),
         "nodes.collector.torch_threads",

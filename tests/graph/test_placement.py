@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from flowrl.core.errors import UsageError
+from flowrl.graph.host_offers import HostOffer, matching_hosts
 from flowrl.graph.model import Graph
-from flowrl.graph.placement import (
-    HostOffer,
+from flowrl.graph.placement import InstanceId, Placement, read_placement, resolve_placement
+from flowrl.graph.places import Needs, Place
+from flowrl.graph.site_shares import (
     host_places,
-    matching_hosts,
-    nodes_by_site,
-    resolve_placement,
+    nodes_on_hosts,
+    placed_shares,
+    shares_by_site,
+    without_hosts,
 )
-from tests.render.graphs_to_show import checked
+from tests.render.graphs_to_show import checked, tree
 
 
 @pytest.fixture
@@ -26,7 +29,12 @@ def graph() -> Graph:
 
 def placed(graph: Graph, text: str) -> dict[str, list[str]]:
     """The sites of a placement by its name."""
-    return nodes_by_site(graph, resolve_placement(graph, text))
+    sites = shares_by_site(graph, resolve_placement(graph, text))
+    return {site: [n for s in shares for n, _ in s.instances] for site, shares in sites.items()}
+
+
+def words(placement: Placement) -> dict[InstanceId, str]:
+    return {instance: place.word for instance, place in placement.items()}
 
 
 def test_serial_is_one_site(graph: Graph) -> None:
@@ -78,16 +86,17 @@ def test_a_part_graph_stands_for_all_of_its_nodes(graph: Graph) -> None:
     for name in ("mixer", "sink"):
         graph.nodes[f"part/{name}"] = graph.nodes.pop(name)
     graph.edges.clear()
-    assert resolve_placement(graph, "part=thread") == {
-        "part/mixer": "thread",
-        "part/sink": "thread",
+    assert words(resolve_placement(graph, "part=thread")) == {
+        ("part/mixer", 0): "thread",
+        ("part/sink", 0): "thread",
     }
 
 
 def test_a_placement_may_be_a_file(graph: Graph, tmp_path: Path) -> None:
     path = tmp_path / "there.yaml"
     path.write_text("sink: process\nmixer: thread\n")
-    assert resolve_placement(graph, str(path)) == {"sink": "process", "mixer": "thread"}
+    found = words(resolve_placement(graph, str(path)))
+    assert found == {("sink", 0): "process", ("mixer", 0): "thread"}
 
 
 @pytest.mark.parametrize(
@@ -198,11 +207,11 @@ def test_a_place_means_hosts_by_name_label_or_pattern(place: str, found: list[st
         HostOffer("cpu-2"),
         HostOffer("cpu-1"),
     ]
-    assert matching_hosts(place, offers) == found
+    assert [offer.name for offer in matching_hosts(place, offers)] == found
 
 
 @pytest.mark.parametrize(
-    "name", ["main", "thread", "process", "coordinator", "a b", "", "x" * 64, "ä"]
+    "name", ["main", "thread", "process", "any", "coordinator", "a b", "", "x" * 64, "ä"]
 )
 def test_a_host_cannot_have_the_name_of_a_place(name: str) -> None:
     with pytest.raises(UsageError, match=f"'{name}' cannot be a host's name or label"):
@@ -216,3 +225,148 @@ def test_the_hosts_of_a_placement_are_its_places_on_other_machines(graph: Graph)
         graph, "source=cpu-*:all,mixer=thread,sink=gpu,evaluator=process:x"
     )
     assert host_places(graph, placement) == ["cpu-*", "gpu"]
+
+
+# needs and replicas
+
+
+def replicated(count: int = 4) -> Graph:
+    """A graph whose `source` and `world`, which are linked, have replicas."""
+    nodes = {**tree()["nodes"]}
+    for name in ("source", "world"):
+        nodes[name] = {**nodes[name], "replicas": count}
+    return checked(nodes=nodes).graph
+
+
+def shared(graph: Graph, written: dict[str, object]) -> dict[str, tuple[str, int]]:
+    """The text of the needs of each site, and the number of its shares."""
+    sites: dict[str, list[str]] = {}
+    for share in placed_shares(graph, read_placement(graph, written)):
+        sites.setdefault(share.site, []).append(str(share.needs))
+    return {site: (needs[0], len(needs)) for site, needs in sites.items()}
+
+
+def test_a_place_may_say_what_a_node_needs(graph: Graph) -> None:
+    written = {"place": "gpu-*", "cores": 2, "memory": "1.5GB", "gpus": 1, "spread": True}
+    [place] = read_placement(graph, {"sink": written}).values()
+    assert place == Place("gpu-*", Needs(2, 1_500_000_000, 1), spread=True)
+    assert str(place.needs) == "1 GPU, 2 cores, 1.5 GB"
+    assert place.asks
+    assert not Place("gpu-*").asks
+
+
+def test_needs_without_a_place_mean_any_host(graph: Graph) -> None:
+    placement = read_placement(graph, {"sink": {"gpus": 1}})
+    assert host_places(graph, placement) == ["any"]
+    assert nodes_on_hosts(graph, placement) == {"sink"}
+    here = without_hosts(placement)
+    assert host_places(graph, here) == []
+    assert here["sink", 0] == Place("process", Needs(gpus=1))
+
+
+def test_the_needs_of_nodes_that_share_a_site_add_up() -> None:
+    graph = replicated(2)
+    needs = {"place": "process", "cores": 2}
+    assert shared(graph, {"source": needs, "world": needs})["process:source"] == ("4 cores", 2)
+    assert shared(graph, {"source": needs})["process:source"] == ("2 cores", 2)  # world goes along
+
+
+def test_replicas_may_have_places_of_their_own() -> None:
+    graph = replicated()
+    written = {"source[0-1]": "cpu-*", "source[3]": {"place": "gpu-1", "gpus": 1}}
+    found = shared(graph, written)
+    assert found["cpu-*:source"] == ("", 2)
+    assert found["gpu-1:source"] == ("1 GPU", 1)
+    assert found["main"][1] == 2  # replica 0 of the other nodes, and replica 2
+    sites = shares_by_site(graph, read_placement(graph, written))
+    assert [share.instances for share in sites["gpu-1:source"]] == [(("world", 3), ("source", 3))]
+
+
+def test_some_replicas_are_exceptions_from_the_place_of_a_node() -> None:
+    graph = replicated()
+    assert shared(graph, {"source[3]": "gpu-1", "source": "cpu-*"}).keys() >= {
+        "cpu-*:source",
+        "gpu-1:source",
+    }
+
+
+def test_replicas_are_named_in_part_graphs(graph: Graph) -> None:
+    for name in ("mixer", "sink"):
+        graph.nodes[f"part/{name}"] = graph.nodes.pop(name)
+    graph.edges.clear()
+    assert words(read_placement(graph, {"part[0]": "thread"})) == {
+        ("part/mixer", 0): "thread",
+        ("part/sink", 0): "thread",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "sink: {cores: two}",
+            "1:15: 'sink': cores is 'two'; expected a whole number of 0 or more",
+        ),
+        ("sink: {cores: -1}", "1:15: 'sink': cores is -1; expected a whole number of 0 or more"),
+        ("sink: {gpus: true}", "1:14: 'sink': gpus is True; expected a whole number of 0 or more"),
+        ("sink: {core: 2}", "1:14: 'sink': unknown key 'core'; did you mean 'cores'?"),
+        ("sink: {memory: 8}", "1:16: 'sink': memory is 8; expected a size such as 8GB"),
+        ("sink: {spread: 1}", "1:16: 'sink': spread is 1; expected true or false"),
+        ("sink: {place: a b}", "1:15: 'sink': place is 'a b'; expected thread, process or a host"),
+        (
+            "sink: {place: thread, gpus: 1}",
+            "1:29: 'sink': gpus asks for GPUs in a thread ('thread'); "
+            "threads share the GPUs of their process; write `place: process`",
+        ),
+        (
+            "sink: {place: process, spread: true}",
+            "1:32: 'sink': spread asks for a host for each replica; 'process' is on the machine of the run; "
+            "name hosts in `place`, or leave `spread` out",
+        ),
+        ("sink[2-1]: thread", "1:1: 'sink[2-1]' names no replica; write sink[1-2]"),
+        (
+            "sink[x]: thread",
+            "1:1: 'sink[x]' does not name replicas; write sink[0-3] or sink[0]",
+        ),
+    ],
+)
+def test_wrong_needs_in_a_file_are_reported_with_their_location(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.yaml").write_text(text)
+    with pytest.raises(UsageError) as error:
+        resolve_placement(graph, "there.yaml")
+    assert str(error.value) == f"there.yaml:{message}"
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (
+            {"source[0-9]": "thread"},
+            "placement: 'source[0-9]' names replica 9, and source has 4 replicas, 0 to 3; "
+            "name only these, or set source.replicas=10",
+        ),
+        (
+            {"sink[1]": "thread"},
+            "placement: 'sink[1]' names replica 1, and sink has one replica, 0; "
+            "name only these, or set sink.replicas=2",
+        ),
+        (
+            {"source[0-2]": "thread", "source[2]": "process"},
+            "placement: 'source[0-2]' and 'source[2]' both place replica 2; place each once",
+        ),
+    ],
+)
+def test_replicas_that_are_missing_or_placed_twice_are_refused(
+    written: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        read_placement(replicated(), written)
+    assert str(error.value) == message
+
+
+def test_needs_are_not_written_on_the_command_line(graph: Graph) -> None:
+    with pytest.raises(UsageError, match=r"write them in the graph .* 'sink: \{gpus: 1\}'"):
+        resolve_placement(graph, "sink={gpus: 1}")

@@ -6,9 +6,10 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.core.errors import UsageError
+from flowrl.graph.host_offers import HostOffer
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Graph
-from flowrl.graph.placement import HostOffer, resolve_placement
+from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout, make_layout
 from flowrl.runtime.sites.addresses import Addresses, peers_of_sites
 from tests.toys.toy_runs import toy_graph
@@ -53,7 +54,8 @@ def test_a_place_that_no_host_matches_is_reported(graph: Graph) -> None:
     with pytest.raises(UsageError) as error:
         laid_out(graph, "c=tpu")
     assert str(error.value) == (
-        "placement: c is put at 'tpu', and no host has that name or label; hosts: a-2, a-1, b"
+        "placement: 3 replicas of c need a host at 'tpu'; hosts: a-1 (0 cores, 0 B, no GPU), "
+        "a-2 (0 cores, 0 B, no GPU), b (0 cores, 0 B, no GPU)"
     )
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_graph
-from flowrl.graph.placement import resolve_placement
+from flowrl.graph.placement import Placement, read_placement, resolve_placement
 from flowrl.render import png
 from flowrl.render.dot import dot_text, graph_dot_text
 from flowrl.render.draw import draw
@@ -94,12 +94,6 @@ def test_an_unsound_graph_can_be_drawn() -> None:
     assert "source" in graph_dot_text(broken)
 
 
-def test_a_placement_of_other_nodes_is_refused() -> None:
-    with pytest.raises(UsageError) as error:
-        make_picture(checked(), {"snik": "process"})
-    assert str(error.value) == "placement: unknown node 'snik'; did you mean 'sink'?"
-
-
 # DOT
 
 
@@ -171,7 +165,7 @@ ODD = ['a "quoted" <b>&amp; \\ name', "one\ntwo", "}] -> {", "\x00null", "日本
 def test_odd_names_and_words_are_valid_dot(odd: str) -> None:
     graph = checked(odd, about=odd)
     graph.graph.nodes["sink"].type = odd
-    placement = dict.fromkeys(graph.graph.nodes, "process")
+    placement = resolve_placement(graph.graph, "processes")
     svg = drawn_by_graphviz(graph_dot_text(graph, placement))
     assert svg.count('class="edge"') == 5
 
@@ -189,7 +183,7 @@ def test_graphviz_reads_a_large_graph() -> None:
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def svg_of(graph: CheckedGraph, placement: dict[str, str] | None = None) -> Element:
+def svg_of(graph: CheckedGraph, placement: Placement | None = None) -> Element:
     """The root of the SVG file of a graph. Parsing fails unless it is well-formed."""
     return fromstring(svg_document(make_picture(graph, placement)).encode())
 
@@ -262,7 +256,7 @@ def test_mermaid_escapes_what_would_end_a_label() -> None:
 
 
 def test_mermaid_puts_sites_around_their_nodes() -> None:
-    page = mermaid_text(make_picture(checked(), {"sink": "process"}))
+    page = mermaid_text(placed_picture({"sink": "process"}))
     assert 'subgraph s1 ["process:sink"]\n    n3[' in page
 
 
@@ -463,10 +457,15 @@ def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
 # placements
 
 
+def placed_picture(written: dict[str, object]) -> Picture:
+    graph = checked()
+    return make_picture(graph, read_placement(graph.graph, written))
+
+
 def test_an_edge_across_sites_names_its_transport() -> None:
     ways = {"main": "", "thread": "by reference", "process": "ipc + shared memory", "cpu-1": "tcp"}
     for place, words in ways.items():
-        drawn = make_picture(checked(), {"sink": place} if place != "main" else {})
+        drawn = placed_picture({"sink": place} if place != "main" else {})
         assert {a.transport for a in drawn.arrows if "sink" in (a.source.node, a.to.node)} == {
             words
         }
@@ -476,8 +475,26 @@ def test_an_edge_across_sites_names_its_transport() -> None:
     assert {a.transport for a in make_picture(checked()).arrows} == {""}
 
 
+def test_a_site_shows_what_it_needs() -> None:
+    drawn = placed_picture({"sink": {"place": "gpu-*", "gpus": 1, "cores": 2}, "mixer": "process"})
+    assert set(drawn.sites) == {"main", "gpu-*:sink (1 GPU, 2 cores)", "process:mixer"}
+
+
+def test_replicas_at_several_places_are_in_one_frame_that_names_all() -> None:
+    nodes = {**tree()["nodes"]}
+    for name in ("source", "world"):
+        nodes[name] = {**nodes[name], "replicas": 4}
+    graph = checked(nodes=nodes)
+    spread = {"place": "cpu-*", "cores": 1, "spread": True}
+    written = {"source[0-2]": spread, "source[3]": {"place": "gpu-1", "gpus": 1}}
+    sites = make_picture(graph, read_placement(graph.graph, written)).sites
+    [text] = [text for text, names in sites.items() if "source" in names]
+    assert text == "cpu-*:source ×3 (1 core, each on another host), gpu-1:source (1 GPU)"
+    assert sites[text] == ("world", "source")
+
+
 def test_the_page_draws_a_frame_around_each_site() -> None:
-    page = svg_element(make_picture(checked(), {"sink": "process"}))
+    page = svg_element(placed_picture({"sink": "process"}))
     assert page.count('<g class="site">') >= 2
     assert "<title>site process:sink</title>" in page
     assert '<g class="site">' not in svg_element(make_picture(checked()))
@@ -487,5 +504,5 @@ def test_a_frame_never_encloses_nodes_of_other_sites() -> None:
     """The first node of a chain, its service and the last node share a site, and each has a frame of its own."""
     names = [b.name for b in make_picture(checked()).boxes.values()]
     placed = {names[0]: "thread:x", names[-1]: "thread:x"}
-    page = svg_element(make_picture(checked(), placed))
+    page = svg_element(placed_picture(placed))
     assert page.count("<title>site thread:x</title>") == 3

@@ -10,8 +10,11 @@ import pytest
 from flowrl.checks.check import check
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
-from flowrl.graph.placement import resolve_placement
+from flowrl.graph.placement import read_placement, resolve_placement
 from flowrl.graph.site_layout import make_layout
+from flowrl.machine.resources import MachineResources
+from flowrl.render import placement_needs as placement_needs_module
+from flowrl.render.placement_needs import placement_needs
 from flowrl.render.report import check_json, check_text
 from flowrl.runtime.executor import limit_reached
 
@@ -79,6 +82,37 @@ def test_the_report_has_the_sites_of_a_placement(checked):
         "cpu:collector#1": ["envs#1", "collector#1"],
         "thread:learner": ["learner"],
     }
+
+
+def test_the_report_has_the_needs_of_a_placement(checked, monkeypatch):
+    monkeypatch.setattr(
+        placement_needs_module, "machine_resources", lambda: MachineResources(4, 8 * 10**9)
+    )
+    graph = checked(RL).graph
+    spread = {"place": "cpu-*", "cores": 2, "spread": True}
+    written = {"collector": spread, "learner": {"gpus": 1, "memory": "1GB"}, "buffer": "process"}
+    placement = read_placement(graph, written)
+    needs = placement_needs(graph, placement)
+    lines = check_text(checked(RL), make_layout(graph, placement), needs).splitlines()
+    assert lines[lines.index("Needs") + 1 :][:5] == [
+        "  cpu-*:collector  2 replicas, each 2 cores and on another host: 4 cores, 2 hosts",
+        "  any:learner      1 GPU, 1.0 GB",
+        "  In all, the hosts need 1 GPU, 4 cores, 1.0 GB; at least 2 hosts.",
+        "  A host like this machine (4 cores, 8.0 GB, no GPU) has too little: learner needs 1 GPU, 1.0 GB.",
+        "",
+    ]
+    found = check_json(checked(RL), None, needs)["needs"]
+    assert found["not_like_here"] == ["learner needs 1 GPU, 1.0 GB"]
+    assert found["sites"]["cpu-*:collector"] == {
+        **{"replicas": 2, "cores": 4, "memory_bytes": 0, "gpus": 0, "hosts": 2}
+    }
+
+
+def test_a_placement_without_needs_has_no_such_lines(checked):
+    graph = checked(RL).graph
+    placement = read_placement(graph, {"collector": "cpu"})
+    needs = placement_needs(graph, placement)
+    assert "Needs" not in check_text(checked(RL), make_layout(graph, placement), needs)
 
 
 def test_the_report_says_why_a_graph_is_not_deterministic(checked):

@@ -13,6 +13,7 @@ from flowrl.core.batch import Batch
 from flowrl.core.errors import FlowError, NodeError
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
+from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import SiteLayout, make_layout
 from flowrl.runtime.group_exchange import added_in_order
 from flowrl.runtime.replica_thread import ReplicaThread
@@ -31,7 +32,7 @@ def group_graph(**learner: Any) -> dict[str, Any]:
 def run_in_threads(graph: Mapping[str, Any], *sites: str, **limits: Any) -> tuple[str, Trace]:
     """Run a graph with the replicas of `l` on these sites; return the digest and the trace."""
     checked, trace = check(load_data(graph)).require_sound(), Trace()
-    placed = make_layout(checked.graph, dict.fromkeys(checked.graph.nodes, "thread"))
+    placed = make_layout(checked.graph, resolve_placement(checked.graph, "threads"))
     site_of = {**placed.site_of, **{("l", k): site for k, site in enumerate(sites)}}
     layout = SiteLayout(dict.fromkeys(site_of.values(), "thread"), site_of)
     executor = Coordinator(checked, trace, layout, 0, Limits(**limits))

@@ -6,11 +6,12 @@
 | `seed` | the run's seed |
 | `continues` | whether the run continues from a snapshot |
 | `kinds`, `placed` | the site layout |
-| `sites` | for each site of the group: `address`, `listener`, `peers`, `keys` and `epochs` |
+| `sites` | for each site of the group: `address`, `listener`, `peers`, `keys`, `epochs` and `gpus` |
 
 `address` is for processes of this machine; `listener` is the descriptor of a socket that listens on the network, or
 None; `peers` are the peers' addresses; `keys` may be None; `epochs` say how often this site and its peers were started
-again. Other keys are read by `read_graph`.
+again; `gpus` are those that its process sees, or none if it sees all of the machine. Other keys are read by
+`read_graph`.
 """
 
 from __future__ import annotations

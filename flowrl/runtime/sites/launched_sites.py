@@ -234,7 +234,7 @@ class LaunchedSites:
             self.hosts.start(config, sites)
 
     def _site_config(self, name: str) -> dict[str, Any]:
-        """Return the addresses and keys of a site in another process, and the addresses of its peers."""
+        """Return the addresses, keys and GPUs of a site in another process, and the addresses of its peers."""
         addresses, listener = self._addresses, self._listeners.get(name)
         keys = addresses.keys(name)
         return {
@@ -243,6 +243,7 @@ class LaunchedSites:
             "peers": {peer: addresses.address_for(peer, name) for peer in addresses.peers[name]},
             "keys": keys.to_json() if keys else None,
             "epochs": {peer: self._epochs[peer] for peer in (name, *addresses.peers[name])},
+            "gpus": list(self.layout.gpus.get(name, ())),
         }
 
     # starting again

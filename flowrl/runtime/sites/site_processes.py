@@ -1,7 +1,8 @@
 """Starts, watches and ends the site processes of one machine.
 
-Sites that need the same modules share a fork server, which imports the modules once and forks the sites. When a
-server ends, its sites end. A server and its sites are a session of their own, so that the end of a run also finds
+Sites that need the same modules share a fork server, which imports the modules once and forks the sites. Sites that
+were given GPUs of their own have a server of their own, as libraries find GPUs when they are imported. When a server
+ends, its sites end. A server and its sites are a session of their own, so that the end of a run also finds
 processes that nodes have left behind.
 """
 
@@ -19,12 +20,14 @@ from typing import IO, Any
 from flowrl.checks.check import CheckedGraph
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.machine.child_process import STDERR, ChildProcess, exit_text
+from flowrl.machine.gpus import gpu_variables
 from flowrl.machine.numerics import THREAD_VARIABLES
 from flowrl.runtime.disturbances import SiteSignal
 
 KILLED_S = 2.0  # in which the system ends killed processes
 
 Modules = tuple[str, ...]
+Gpus = tuple[str, ...]
 Output = int | IO[bytes]
 
 
@@ -53,10 +56,10 @@ class SiteProcesses:
         The processes inherit `fds`.
         """
         self._fds = fds
-        groups: dict[Modules, list[str]] = {}
-        for name in sites:
-            groups.setdefault(modules[name], []).append(name)
-        for needed, names in groups.items():
+        groups: dict[tuple[Modules, Gpus], list[str]] = {}
+        for name, site in sites.items():
+            groups.setdefault((modules[name], tuple(site["gpus"])), []).append(name)
+        for (needed, _), names in groups.items():
             for group in [names] if sys.platform == "linux" else [[name] for name in names]:
                 self._start({**config, "sites": {n: sites[n] for n in group}, "imports": needed})
 
@@ -130,7 +133,11 @@ class ForkServer:
                 output=output,
                 fds=(report, *fds),
                 # Libraries must not start threads while they are imported.
-                environment={**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")},
+                environment={
+                    **os.environ,
+                    **dict.fromkeys(THREAD_VARIABLES, "1"),
+                    **_gpus_of(config),
+                },
             )
             if len(config["sites"]) == 1:
                 self.pids = dict.fromkeys(config["sites"], self._process.pid)
@@ -185,6 +192,12 @@ class ForkServer:
             with suppress(BlockingIOError):
                 if not os.read(self._report, 1 << 16):
                     return
+
+
+def _gpus_of(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables for the GPUs of a server's sites, which all have the same; none if they may see all."""
+    gpus = next(iter(config["sites"].values()))["gpus"]
+    return gpu_variables(gpus) if gpus else {}
 
 
 def modules_needed(checked: CheckedGraph, layout: SiteLayout, site: str) -> Modules:
