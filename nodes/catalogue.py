@@ -112,6 +112,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "epsilon_ladder": "flowrl.nodes.exploring:EpsilonLadder",
     },
     "launcher": {
+        "kubernetes": "flowrl.cluster.launchers.kubernetes:Kubernetes",
         "local": "flowrl.cluster.launchers.local:Local",
     },
     "storage": {

@@ -52,6 +52,7 @@ ELSEWHERE = [
     ("docs/rewards", "surprise:Surprise", "tests/examples/test_my_reward.py"),
     ("docs/graph", "  - agent, expert -> buffer", "tests/graph/test_graph_page.py"),
     ("docs/clusters", "# cluster.yaml", "tests/cluster/test_clusters_page.py"),
+    ("docs/clusters", "# rights.yaml", "tests/cluster/test_kubernetes.py"),
     ("docs/clusters", "# my_launcher.py", "tests/cluster/test_clusters_page.py"),
     ("docs/clusters", "flowrl.Rendezvous(launch=", "tests/cluster/test_clusters_page.py"),
 ]

@@ -439,6 +439,8 @@ class JoinedHosts:
         self._socket.close(LINGER_MS)
         if self.launched is not None:
             self.launched.end()
+            for line in self.launched.take_news():
+                self._show(line)
 
 
 def _checked_offer(join: Join) -> HostOffer:

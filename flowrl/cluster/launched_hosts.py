@@ -72,8 +72,16 @@ class LaunchedHosts:
             for label, (launcher, _) in self._launchers.items():
                 if not self._statuses[label].failure:
                     self._report(label, launcher, self._watched(launcher))
-        for launcher, _ in self._launchers.values():
+        for label, (launcher, _) in self._launchers.items():
+            self._end(label, launcher)
+
+    def _end(self, label: str, launcher: Launcher) -> None:
+        try:
             launcher.end()
+        except (FlowError, OSError) as error:
+            with self._lock:
+                what = f"launch {label}: what it has started may be left: {_error_text(error)}"
+                self._news.append(what)
 
     def _started(self, launcher: Launcher, order: HostOrder) -> LaunchStatus:
         try:
