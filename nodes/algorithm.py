@@ -214,7 +214,7 @@ class Algorithm(Policy):
 
     def model(self, name: str = "model") -> Model:
         """The model that a parameter of the config stands for."""
-        return checked_model(configured_part(self.config, name))
+        return checked_model(configured_part(self.config, name), name)
 
     # What follows from it
 

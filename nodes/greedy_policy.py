@@ -11,7 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array, Column
 from flowrl.core.state import State
 from flowrl.nodes.observations import NestedColumns, ObsColumns, leaf_columns, leaf_value
-from flowrl.nodes.policy import Policy
+from flowrl.nodes.policy import Policy, made_policy
 
 
 class GreedyPolicy:
@@ -19,13 +19,13 @@ class GreedyPolicy:
 
     def __init__(self, policy: Policy, weights: State | None = None, seed: int = 0) -> None:
         """`weights` may be omitted for a policy that acts without them."""
-        self.policy, self._weights = policy, weights
-        self._mode: Any = policy.eval_mode(seed)
+        self.policy, self._weights = made_policy(policy), weights
+        self._mode: Any = self.policy.eval_mode(seed)
         if weights is not None:
             self._mode.load(weights)
-        elif not policy.acts_without_weights:
+        elif not self.policy.acts_without_weights:
             raise ValueError(
-                f"{type(policy).__name__} needs weights to act; give those of a learner: `learner.state()`"
+                f"{type(self.policy).__name__} needs weights to act; give those of a learner: `learner.state()`"
             )
         self.memory: dict[str, Array] = {}
 

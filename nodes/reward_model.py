@@ -351,7 +351,7 @@ class LearnedRewardModel(RewardModel):
     @staticmethod
     def model_of(config: Any, name: str = "model") -> Model:
         """The model that a parameter stands for."""
-        return checked_model(configured_part(config, name))
+        return checked_model(configured_part(config, name), name)
 
     def make_parts(self, steps: StepColumns) -> None:
         c = self.config

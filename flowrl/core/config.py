@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 REQUIRED: Any = PydanticUndefined
+# Kinds for which other things may stand, such as functions that make envs. The owner of the parameter checks them.
+CHECKED_BY_OWNERS = ("env", "policy", "model")
 
 
 class Config(BaseModel):
@@ -116,12 +118,17 @@ def make_config(owner: str, config: type[Config], params: Mapping[str, Any]) -> 
 
 
 def _check_parts(where: str, extras: Mapping[str, Any], value: Any) -> None:
-    """Refuse a part of another kind, a class instead of an object, and a single part instead of a list.
+    """Refuse what is no part of the kind, a class instead of an object, and a single part instead of a list.
 
-    Anything else may stand for a part, such as a function that makes envs; the owner of the parameter checks it.
+    Entries of a list that are no parts are left to the owner of the parameter.
     """
-    if "part" in extras:
-        _check_part(where, extras["part"], value)
+    if "part" in extras and value is not None:
+        kind = extras["part"]
+        _check_part(where, kind, value)
+        if not isinstance(value, Part | PartSpec) and kind not in CHECKED_BY_OWNERS:
+            raise TypeError(
+                f"{where} is {shortened_repr(value)}; expected: {kind}, an object of a class that `flowrl nodes` lists"
+            )
     if "parts" in extras:
         kind = extras["parts"]
         if not isinstance(value, list | tuple):

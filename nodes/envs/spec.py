@@ -222,6 +222,8 @@ def env_part(env: Any) -> Any:
         raise UnsoundError(what, "give it as `envs`", "env")
     if not callable(getattr(env, "spec", None)):
         what = repr(env) if isinstance(env, str) else f"a {type(env).__name__}"
+        if env is None:
+            what = "env is None, which"
         hint = "give Gymnasium(id=…), a function that makes an env, or a list of such functions"
         raise UnsoundError(f"{what} does not describe an env", hint, "env")
     return env

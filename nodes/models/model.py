@@ -290,11 +290,11 @@ class ModuleModel(Model):
             raise UnsoundError(refused.what, STANDARD_LIBRARY_HINT, "policy.model") from refused
 
 
-def checked_model(model: Any) -> Model:
-    """A model; anything else that was given by hand is an error."""
+def checked_model(model: Any, param: str) -> Model:
+    """A model; anything else that was given by hand for the parameter is an error."""
     if not isinstance(model, Model):
         raise TypeError(
-            f"model is {shortened_repr(model)}; expected a model, such as Mlp(hidden=[64, 64]), "
+            f"{param} is {shortened_repr(model)}; expected a model, such as Mlp(hidden=[64, 64]), "
             "or ModuleModel(path='package.module:Class') for a module of torch"
         )
     return model

@@ -10,7 +10,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
+import flowrl.nodes
 from flowrl.core.batch import Column
+from flowrl.core.node import UnsoundError
 from flowrl.nodes import (
     AdvancedReplayBuffer,
     Dqn,
@@ -21,6 +23,7 @@ from flowrl.nodes import (
     Learner,
     Mlp,
     NaiveReplayBuffer,
+    Policy,
     QueueBuffer,
     SampleCollector,
     SequenceReplayBuffer,
@@ -110,6 +113,57 @@ def test_parameters_by_position_are_refused() -> None:
         Dqn(*CARTPOLE)  # type: ignore[misc, arg-type]
     with pytest.raises(TypeError, match=r"Mlp takes its parameters by keyword, Mlp\(.*hidden=…"):
         Mlp([64, 64])  # type: ignore[arg-type]
+
+
+# every class of the catalogue
+
+
+class Odd:
+    """A value that no parameter takes."""
+
+
+BOX = Box(-5, 5, (4,), np.float32)
+CLASSES = [
+    found
+    for name in dir(flowrl.nodes)
+    if isinstance(found := getattr(flowrl.nodes, name), type) and hasattr(found, "Config")
+]
+# Parts that are checked when the columns are known, with which they are made.
+LATER = ("model", "policy", "trained", "learning_policy", "encoder", "env")
+
+
+def spaces(cls: type[Any]) -> dict[str, Any]:
+    is_continuous = getattr(cls, "actions", "any") == "real"
+    return {"obs": BOX, "action": BOX if is_continuous else Discrete(2)}
+
+
+def required(cls: type[Any]) -> dict[str, Any]:
+    """What the class cannot be made without, so that one wrong value is the only mistake."""
+    known = {"env": Gymnasium(id="CartPole-v1"), "policy": policy()}
+    fields = cls.Config.model_fields.items()
+    params = {name: known.get(name, 1) for name, field in fields if field.is_required()}
+    return {**params, **(spaces(cls) if issubclass(cls, Policy) else {})}
+
+
+def refusal(cls: type[Any], *args: Any, **params: Any) -> str:
+    """How the class refuses a call."""
+    with pytest.raises((TypeError, ValueError, UnsoundError)) as caught:
+        cls(*args, **params)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_class_refuses_wrong_calls_in_words(cls: type[Any]) -> None:
+    name = cls.__name__
+    assert refusal(cls, 5).startswith(f"{name} takes its parameters by keyword")
+    assert refusal(cls, **{**required(cls), "gone": 1}).startswith(
+        f"{name}: unknown parameter 'gone'"
+    )
+    for param in cls.Config.model_fields:
+        if param not in LATER:
+            wrong = refusal(cls, **{**required(cls), param: Odd()})
+            assert param in wrong
+            assert "has no attribute" not in wrong
 
 
 # batches
