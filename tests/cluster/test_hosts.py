@@ -65,6 +65,22 @@ def test_the_result_is_the_same_on_hosts(placement: str, hosts: list[str], tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "placement", ["l=a-*", "c=process,l=a-*:x"]
+)  # :x: replicas 0 and 2 are one site
+def test_a_group_has_equal_results_on_hosts(placement: str, tmp_path: Path) -> None:
+    group = toy_graph(
+        {"c": "Source", "w": "Widener", "l": {"type": "GroupLearner", "replicas": 3}},
+        ["c -> w -> l", {"l.weights -> c.weights": {"lag": 1}}],
+    )
+    serial = run_graph(group, "serial", tmp_path / "serial", train_iters=8)
+    with hosts_named("a-1", "a-2") as watcher:
+        run_of(group, placement, tmp_path / "r", watcher, train_iters=8).run()
+        watcher.wait()
+    assert read_results(tmp_path / "r") == serial
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1])
 def test_rounded_and_compressed_edges_have_equal_results_on_hosts(lag: int, tmp_path: Path) -> None:
     compress = {"compress": "lz4"}

@@ -141,6 +141,7 @@ def until_it_learns(folder: Path, run: Run) -> None:
         ("cartpole_dqn_demos", {"train_iters": 60}, {}),
         ("cartpole_ppo", {"train_iters": 6}, {"collector.replicas": 3}),
         ("cartpole_ppo", {}, {}),  # until the verdict
+        ("cartpole_ppo_group", {"train_iters": 6}, {"collector.replicas": 2}),
     ],
 )
 def test_bundled_graphs_give_the_same_files_on_two_hosts(
@@ -149,7 +150,8 @@ def test_bundled_graphs_give_the_same_files_on_two_hosts(
     serial = flowrl.load(graph, sets).run(seed=1, out=tmp_path / "s", **words)
     arguments = [f"--set={key}={value}" for key, value in sets.items()]
     arguments += [f"--{key.replace('_', '-')}={value}" for key, value in words.items()]
-    run, _, _ = started(net, tmp_path, "collector=a,learner=b", "--seed=1", *arguments, graph=graph)
+    place = "learner=*" if graph.endswith("_group") else "collector=a,learner=b"
+    run, _, _ = started(net, tmp_path, place, "--seed=1", *arguments, graph=graph)
     summary = summary_of(run)
     assert (summary["digest"], summary["status"]) == (serial.digest, serial.status)
     assert (tmp_path / "r/metrics.jsonl").read_bytes() == (
