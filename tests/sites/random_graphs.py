@@ -192,7 +192,13 @@ def _learner(builder: GraphBuilder, source: str) -> str:
     params: dict[str, Any] = {}
     if draw(st.integers(0, 5)) == 0:
         params["stops_at"] = draw(st.integers(1, 30))
-    name = builder.node("Learner", 1, **params)
+    kind, replicas = draw(st.sampled_from([("Learner", 1)] * 2 + [("GroupLearner", 2)]))
+    name = builder.node(kind, replicas, **params)
+    if kind == "GroupLearner":  # each of its replicas needs a row of each token
+        count = builder.replicas[source.partition(".")[0]]
+        wide = builder.node("Widener", draw(st.sampled_from([1, count])))
+        builder.join(source, wide)
+        source = wide
     if draw(st.booleans()):
         buffer = builder.node("Buffer", 1, updates=draw(st.integers(1, 3)))
         builder.edges += [

@@ -199,6 +199,7 @@ class GroupLearner(Node):
 
     class Config(Config):
         fails_at: int | None = param(None, "the firing in which replica 1 fails")
+        stops_at: int | None = param(None, "the firing that gives a verdict")
 
     def setup(self) -> None:
         self.sum = np.zeros(9_001)  # large enough to be added in pieces
@@ -216,6 +217,8 @@ class GroupLearner(Node):
         self.ctx.log(" + ".join(rows))
         self.ctx.metrics({"progress": self.ctx.clock.total.env_steps})
         self.sum = 0.5 * self.sum + total
+        if self.fired == self.config.stops_at:
+            self.ctx.verdict("the group has had enough")
         return data
 
     def state(self, port: str) -> State:
