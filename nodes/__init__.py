@@ -139,6 +139,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.rewards.trex import Trex as Trex
 
 BASE_CLASSES = ("flowrl.nodes.policy:Policy", "flowrl.nodes.envs.wrappers.wrapper:Wrapper")
+LAUNCHER = "launcher"  # the only kind of which the types are not in this package
 OTHER_CLASSES = ("flowrl.nodes.greedy_policy:GreedyPolicy",)  # not for graphs
 
 
@@ -164,5 +165,7 @@ def __dir__() -> list[str]:
 def _paths() -> dict[str, str]:
     from flowrl.nodes.catalogue import CATALOGUE
 
-    listed = [path for types in CATALOGUE.values() for path in types.values()]
+    listed = [
+        path for kind, types in CATALOGUE.items() if kind != LAUNCHER for path in types.values()
+    ]
     return {path.partition(":")[2]: path for path in (*listed, *BASE_CLASSES, *OTHER_CLASSES)}

@@ -62,7 +62,7 @@ class TapeWriter:
 
     def write_token(self, hashed: TokenHash) -> None:
         """Write a token, which must come in the order of the serial program."""
-        position, pair, version, digest, content = hashed
+        position, pair, version, digest, content = hashed[:5]
         self._write(TOKEN, list(position), pair, version, digest, content)
 
     def write_input(self, port: str, content: bytes) -> None:

@@ -54,7 +54,7 @@ class TokenWriter:
         self._file.write(self._pack([FORMAT, graph.seed, pairs]))
 
     def write(self, hashed: TokenHash) -> None:
-        position, pair, version, digest, _ = hashed
+        position, pair, version, digest = hashed[:4]
         self._file.write(self._pack([list(position), pair, version, digest]))
 
 

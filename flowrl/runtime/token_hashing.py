@@ -36,6 +36,7 @@ class TokenHash(NamedTuple):
     digest: bytes
     # The token itself, if it is recorded; empty for a version that was recorded before.
     content: bytes = b""
+    replica: int = 0  # which of a group, whose replicas fire at one position
 
 
 TokenHashSink = Callable[[TokenHash], None]
@@ -72,7 +73,9 @@ class TokenHasher:
         def hash_and_push(token: Token) -> None:
             digest, content = token_digest(*token), self._content(instance, token)
             number = numbers[shared.turn if shared else 0]
-            self._sink(TokenHash(instance.position, number, -1, digest, content))
+            self._sink(
+                TokenHash(instance.position, number, -1, digest, content, instance.ctx.replica)
+            )
             push(token)
 
         return hash_and_push
@@ -92,7 +95,8 @@ class TokenHasher:
                 is_new = last is None or last[0] != version
                 content = self._content(instance, token) if is_new else b""
                 digest = token_digest(*token)
-                self._sink(TokenHash(instance.position, number, version, digest, content))
+                replica = instance.ctx.replica
+                self._sink(TokenHash(instance.position, number, version, digest, content, replica))
             return token
 
         return take_and_hash

@@ -40,6 +40,7 @@ NAMES = [
         "record",
         "replay",
         "host",
+        "hosts",
         "new",
         "docs",
         "completion",
@@ -138,6 +139,7 @@ print(sorted(name for name in sys.modules if name.startswith(("flowrl.", "numpy"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     expected = [
         *["flowrl.cli", "flowrl.cli.main", "flowrl.cli.streams"],
-        *["flowrl.machine", "flowrl.machine.resource_limits", "flowrl.version"],
+        *["flowrl.machine", "flowrl.machine.control_groups", "flowrl.machine.resource_limits"],
+        "flowrl.version",
     ]
     assert done.stdout == f"{expected}\n"

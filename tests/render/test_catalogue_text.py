@@ -44,6 +44,7 @@ def test_kinds_are_titles_and_nodes_come_first() -> None:
         "Envs",
         "Exploring steps",
         "Hooks",
+        "Launchers",
         "Layers",
         "Models",
         "Optimisers",

@@ -32,7 +32,7 @@ class RecordReorderer:
         self._records.append(record)
 
     def add_hashes(self, hashes: Iterable[TokenHash]) -> None:
-        """Hold token hashes likewise. The hashes of one firing keep their order."""
+        """Hold token hashes likewise. The hashes of one firing keep their order; replicas of a group have theirs."""
         self._hashes += hashes
 
     def emit_now(self, record: PositionedRecord) -> None:
@@ -45,6 +45,7 @@ class RecordReorderer:
         for record in records:
             self.emit_now(record)
         hashes, self._hashes = _split(self._hashes, first_open_round, cut)
+        hashes.sort(key=lambda token_hash: (token_hash.position, token_hash.replica))
         if self.hash_sink is not None:
             for token_hash in hashes:
                 self.hash_sink(token_hash)
