@@ -95,7 +95,8 @@ class Trpo(ActorCritic):
             """Solve F x = g for the Fisher matrix F, and search along x for a step that improves the policy."""
             c, net, limit = self.config, self.net, self.now.divergence_limit
             heads = net(b.obs)
-            old = {name: head.detach() for name, head in heads.items()}
+            # Copies, because the head of the deviations is the parameters, which the search changes.
+            old = {name: head.detach().clone() for name, head in heads.items()}
             gain, entropy = self.gain(heads, b)
             gradient = self.gradient(gain, retain_graph=True)
             fisher = self.fisher_product(old, heads)

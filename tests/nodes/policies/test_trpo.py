@@ -83,7 +83,7 @@ def test_a_step_improves_the_policy_and_stays_within_the_limit(action: Any, limi
     shares = []
     for seed in range(4):
         mode, b = prepared(described, seed)
-        old = {name: head.detach() for name, head in mode.net(b.obs).items()}
+        old = {name: head.detach().clone() for name, head in mode.net(b.obs).items()}
         gain, _ = mode.gain(old, b)
         shares.append(mode.improve_policy(b)["step_share"])
         new = mode.net(b.obs)
@@ -101,6 +101,51 @@ def test_without_an_improvement_the_policy_stays() -> None:
     before = mode.net.params.clone()
     assert mode.improve_policy(b)["step_share"] == 0
     assert torch.equal(mode.net.params, before)
+
+
+def test_the_gain_is_the_mean_of_ratio_times_advantage() -> None:
+    mode, b = prepared(policy())
+    b.add(logp=b.logp - 0.5)
+    with torch.no_grad():
+        heads = mode.net(b.obs)
+        logp = losses.chosen(heads["logits"].log_softmax(1), b.action)
+        gain, _ = mode.gain(heads, b)
+    torch.testing.assert_close(gain, ((logp - b.logp).exp() * b.advantage).mean())
+
+
+def test_the_policy_is_restored_if_no_trial_improves_it() -> None:
+    mode, b = prepared(policy(trials=3))
+    gain = mode.gain
+    mode.gain = lambda heads, b: tuple(0 * x for x in gain(heads, b))
+    mode.gradient = lambda *_, **__: torch.ones_like(mode.net.params)
+    before = mode.net.params.clone()
+    assert mode.improve_policy(b)["step_share"] == 0
+    assert torch.equal(mode.net.params, before)
+
+
+def test_the_limited_divergence_is_that_of_the_new_policy_from_the_old_one() -> None:
+    described = policy(action=CONTINUOUS, divergence_limit=1.0)
+    mode, b = prepared(described)
+    old = {name: head.detach().clone() for name, head in mode.net(b.obs).items()}
+    kl = mode.improve_policy(b)["kl"]
+    with torch.no_grad():
+        new = mode.net(b.obs)
+    forward, backward = (
+        described.distribution.divergence(*pair).mean() for pair in ((old, new), (new, old))
+    )
+    torch.testing.assert_close(kl, forward)
+    assert abs(forward - backward) > 1e-3
+
+
+def test_values_go_down_their_squared_distance_from_the_returns() -> None:
+    described = policy(critic_epochs=1, minibatch_size=1000)
+    mode, batch = described.learn_mode(0), rows(64)
+    b = tensors(batch)
+    _, returns = mode.advantages(b, described.config.gae_lambda)
+    loss = (mode.critic(b.obs)["value"] - returns).square().mean()
+    expected = torch.autograd.grad(loss, mode.critic.parameters)
+    mode.forward(batch, described.command(Count()))
+    torch.testing.assert_close(mode.critic.grads, torch.cat([g.reshape(-1) for g in expected]))
 
 
 def test_the_optimiser_changes_the_values_alone() -> None:
