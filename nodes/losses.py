@@ -114,7 +114,8 @@ def categorical_projection(atoms: Tensor, p: Tensor, r_t: Tensor, discount_t: Te
     # atoms: (k,) in equal distances; p: (B, k)
     count, low, high = atoms.shape[0], atoms[0], atoms[-1]
     shifted = (r_t.unsqueeze(1) + discount_t.unsqueeze(1) * atoms).clamp(low, high)
-    place = (shifted - low) * ((count - 1) / (high - low))  # from 0 to k - 1
+    # From 0 to k - 1: a place that rounding makes larger would give a neighbour a negative probability.
+    place = ((shifted - low) * ((count - 1) / (high - low))).clamp_(max=count - 1)
     lower = place.floor().clamp_(max=count - 2)
     to_upper = (place - lower) * p
     index = lower.long()

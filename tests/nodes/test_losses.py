@@ -12,6 +12,7 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 from torch.nn import functional
 
 from flowrl.nodes import losses
+from flowrl.nodes.models.sampling import LOG_STD_LIMITS
 
 RNG = np.random.default_rng(0)
 
@@ -76,6 +77,17 @@ def test_the_projection_equals_algorithm_1(r: float, discount: float) -> None:
         expected = slow_projection(atoms.tolist(), probabilities.tolist(), r, discount)
         np.testing.assert_allclose(row, expected, atol=1e-6)
     torch.testing.assert_close(found.sum(1), torch.ones(4))
+
+
+def test_no_projected_probability_is_negative() -> None:
+    """Rounding places a return at v_max a little beyond the last atom for these bounds: 3 * (50 / 3) > 50."""
+    atoms = torch.linspace(-1, 2, 51)
+    assert (atoms[-1] - atoms[0]) * (50 / (atoms[-1] - atoms[0])) > 50
+    found = losses.categorical_projection(
+        atoms, torch.full((1, 51), 1 / 51), torch.tensor([9.0]), torch.tensor([1.0])
+    )
+    assert (found >= 0).all()
+    assert found[0, -1] == pytest.approx(1.0)
 
 
 def slow_quantile_huber(z: Tensor, target: Tensor, fractions: Tensor, kappa: float) -> float:
@@ -155,6 +167,13 @@ def test_the_likelihood_of_an_action_at_its_bound_is_finite() -> None:
         torch.full((1, 1), 30.0), torch.zeros(1, 1), torch.zeros(1, 1)
     )
     assert torch.isfinite(logp).all()
+
+
+def test_the_deviation_of_a_squashed_gaussian_is_limited() -> None:
+    mean, noise = torch.zeros(1, 2), torch.ones(1, 2)
+    limits = torch.tensor([LOG_STD_LIMITS])
+    found = losses.squashed_gaussian(mean, 10 * limits, noise)
+    torch.testing.assert_close(found, losses.squashed_gaussian(mean, limits, noise))
 
 
 def test_smoothed_actions_stay_within_their_bounds() -> None:
