@@ -201,20 +201,20 @@ def test_td_lambda_averages_returns_of_all_lengths(lambda_: float) -> None:
         assert found[t] == pytest.approx(result, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize(("rho", "c_limit"), [(1.0, 1.0), (2.0, 0.5)])
-def test_vtrace_equals_the_sum_of_equation_1(rho: float, c_limit: float) -> None:
+@pytest.mark.parametrize(("rho", "c_limit", "lambda_"), [(1.0, 1.0, 1.0), (2.0, 0.5, 0.7)])
+def test_vtrace_equals_the_sum_of_equation_1(rho: float, c_limit: float, lambda_: float) -> None:
     c = trajectory()
     ratio = np.exp(np.random.default_rng(1).standard_normal(ROWS)).astype(np.float32)
-    target, advantage = returns.vtrace(
-        ratio, c["r"], c["discount"], c["v"], c["v_tp1"], c["cut"], rho_limit=rho, c_limit=c_limit
-    )
+    limits = {"rho_limit": rho, "c_limit": c_limit, "lambda_": lambda_}
+    columns = (c["r"], c["discount"], c["v"], c["v_tp1"], c["cut"])
+    target, advantage = returns.vtrace(ratio, *columns, **limits)
     expected = np.zeros(ROWS)
     for s in range(ROWS):
         total, factor = 0.0, 1.0
         for t in range(s, end_of(s, c["cut"]) + 1):
             delta = min(rho, ratio[t]) * (c["r"][t] + c["discount"][t] * c["v_tp1"][t] - c["v"][t])
             total += factor * delta
-            factor *= c["discount"][t] * min(c_limit, ratio[t])
+            factor *= c["discount"][t] * lambda_ * min(c_limit, ratio[t])
         expected[s] = c["v"][s] + total
     np.testing.assert_allclose(target, expected, rtol=1e-4, atol=1e-5)
     next_target = np.where(c["cut"], c["v_tp1"], np.roll(expected, -1))

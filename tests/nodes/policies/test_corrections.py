@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from flowrl.core.batch import Array, Batch
-from flowrl.core.state import Count
+from flowrl.core.state import Count, State
 from flowrl.nodes import losses
 from flowrl.nodes.algorithm import Algorithm
+from flowrl.nodes.configured_parts import configured_part
 from flowrl.nodes.models.numpy_model import acting_fractions
+from flowrl.nodes.network_learn_mode import LearnBatch
 from tests.nodes.learn_modes import tensors as tensors_by_name
-from tests.nodes.policies.test_every_algorithm import DISCRETE, make, random_batch
+from tests.nodes.policies.test_every_algorithm import ALGORITHMS, DISCRETE, OBS, make, random_batch
 from tests.nodes.test_losses import slow_projection, slow_quantile_huber
 
 GAMMA = 0.9
@@ -78,15 +80,20 @@ def test_the_categorical_loss_is_the_cross_entropy_to_the_projected_target(
         chooser = mode.q(next_obs)["q"].softmax(-1) if double else p_target
         best = (chooser @ torch.tensor(atoms)).argmax(1)
         logp = mode.q(obs)["q"].log_softmax(-1)
-    expected = []
+    expected, divergences = (
+        [],
+        [],
+    )  # priorities are divergences, which are 0 for a perfect prediction
     for row in range(len(batch)):
         p = p_target[row, best[row]].tolist()
         goal = slow_projection(atoms, p, reward[row].item(), discount[row].item())
         expected.append(
             -sum(g * x for g, x in zip(goal, logp[row, action[row]].tolist(), strict=True))
         )
-    metrics, _ = learned(policy, mode, batch)
+        divergences.append(expected[-1] + sum(g * math.log(g) for g in goal if g > 0))
+    metrics, priorities = learned(policy, mode, batch)
     assert metrics["loss"] == pytest.approx(np.mean(expected), rel=1e-4)
+    np.testing.assert_allclose(priorities, divergences, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -109,8 +116,13 @@ def test_the_quantile_loss_is_that_to_the_target_of_the_best_action(double: bool
         )
         for row in range(len(batch))
     ]
-    metrics, _ = learned(policy, mode, batch)
+    errors = [
+        (reward[k] + discount[k] * z_target[k, best[k]].mean() - z[k, action[k]].mean()).abs()
+        for k in range(len(batch))
+    ]
+    metrics, priorities = learned(policy, mode, batch)
     assert metrics["loss"] == pytest.approx(np.mean(expected), rel=1e-4)
+    np.testing.assert_allclose(priorities, errors, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -159,8 +171,15 @@ def test_fqf_learns_at_the_middle_of_proposed_intervals(double: bool) -> None:
         )
         for k in range(len(batch))
     ]
-    metrics, _ = learned(policy, mode, batch)
+    rows = torch.arange(len(batch))
+    goal = reward + discount * target["q"][rows, :, chosen].mean(
+        1
+    )  # the mean of the target's quantiles
+    q = means[0].new_tensor([float(heads["shares"][k] @ heads["q"][k, :, action[k]]) for k in rows])
+    metrics, priorities = learned(policy, mode, batch)
     assert metrics["loss"] == pytest.approx(np.mean(expected), rel=1e-4)
+    assert metrics["q"] == pytest.approx(q.mean().item(), rel=1e-4)
+    np.testing.assert_allclose(priorities, (goal - q).abs(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -195,8 +214,10 @@ def test_soft_q_learning_bootstraps_with_the_soft_value() -> None:
     with torch.no_grad():
         v = 0.5 * (mode.q_target(next_obs)["q"] / 0.5).exp().sum(1).log()
         error = reward + discount * v - losses.chosen(mode.q(obs)["q"], action)
-    _, priorities = learned(policy, mode, batch)
+        logp = (mode.q(obs)["q"] / 0.5).log_softmax(1)
+    metrics, priorities = learned(policy, mode, batch)
     np.testing.assert_allclose(priorities, error.abs(), rtol=1e-4, atol=1e-5)
+    assert metrics["entropy"] == pytest.approx(-(logp.exp() * logp).sum(1).mean().item(), rel=1e-4)
 
 
 def test_munchausen_adds_the_clipped_log_policy_of_the_target_network() -> None:
@@ -285,9 +306,10 @@ def test_td3_smooths_target_actions_and_takes_the_smaller_critic() -> None:
         target = reward + discount * torch.min(q_next[:, 0], q_next[:, 1])
         q = q_of(mode.critic, obs, unit(policy, action))
     assert (noise.abs() > 0.3).any()
-    metrics, _ = learned(policy, mode, batch)
+    metrics, priorities = learned(policy, mode, batch)
     expected = ((q - target.unsqueeze(1)) ** 2).sum(1).mean()
     assert metrics["critic_loss"] == pytest.approx(expected.item(), rel=1e-4)
+    np.testing.assert_allclose(priorities, (target - q.mean(1)).abs(), rtol=1e-4, atol=1e-5)
 
 
 def test_the_actor_of_td3_learns_in_every_second_iteration() -> None:
@@ -314,7 +336,7 @@ def test_ddpg_bootstraps_with_the_target_actors_own_action() -> None:
 
 
 def test_d4pg_learns_the_projected_distribution_of_the_target_actors_action() -> None:
-    policy, mode, batch = learner("d4pg", atoms=11)
+    policy, mode, batch = learner("d4pg", atoms=11, critic_lr=0.02)
     obs, next_obs, action, reward, discount = tensors(
         batch, "obs", "next_obs", "action", "reward", "discount"
     )
@@ -323,12 +345,14 @@ def test_d4pg_learns_the_projected_distribution_of_the_target_actors_action() ->
         a_next = mode.actor_target(next_obs)["action"].tanh()
         p = q_of(mode.critic_target, next_obs, a_next)[:, 0].softmax(1)
         logp = q_of(mode.critic, obs, unit(policy, action))[:, 0].log_softmax(1)
-    expected = []
+    expected, divergences = [], []
     for row in range(len(batch)):
         goal = slow_projection(atoms, p[row].tolist(), reward[row].item(), discount[row].item())
         expected.append(-sum(g * x for g, x in zip(goal, logp[row].tolist(), strict=True)))
-    metrics, _ = learned(policy, mode, batch)
+        divergences.append(expected[-1] + sum(g * math.log(g) for g in goal if g > 0))
+    metrics, priorities = learned(policy, mode, batch)
     assert metrics["critic_loss"] == pytest.approx(np.mean(expected), rel=1e-4)
+    np.testing.assert_allclose(priorities, divergences, rtol=1e-3, atol=1e-5)
 
 
 def test_tqc_drops_the_largest_of_the_joint_quantiles() -> None:
@@ -343,15 +367,17 @@ def test_tqc_drops_the_largest_of_the_joint_quantiles() -> None:
         z_next = q_of(mode.critic_target, next_obs, a_next)  # (B, 2, 5)
         z = q_of(mode.critic, obs, unit(policy, action))
     fractions = (torch.arange(5) + 0.5) / 5
-    expected = []
+    expected, errors = [], []
     for row in range(len(batch)):
         kept = sorted(z_next[row].flatten().tolist())[: 2 * 5 - 2 * 2]
         goal = reward[row] + discount[row] * (torch.tensor(kept) - 0.7 * logp[row])
         expected.append(
             sum(slow_quantile_huber(z[row, k], goal, fractions, 1.0) for k in (0, 1)) / 5
         )
-    metrics, _ = learned(policy, mode, batch)
+        errors.append(abs(float(goal.mean() - z[row].mean())))
+    metrics, priorities = learned(policy, mode, batch)
     assert metrics["critic_loss"] == pytest.approx(np.mean(expected), rel=1e-4)
+    np.testing.assert_allclose(priorities, errors, rtol=1e-4, atol=1e-5)
 
 
 def test_redq_takes_the_smallest_of_a_random_few_critics() -> None:
@@ -508,3 +534,104 @@ def test_behavioural_cloning_maximises_the_likelihood_of_the_actions() -> None:
     metrics = mode.forward(batch, policy.command(Count())).metrics
     assert float(metrics["loss"]) == pytest.approx(-logp.mean().item(), rel=1e-5)
     assert math.isfinite(float(metrics["grad_norm"]))
+
+
+def test_pqn_has_the_same_targets_in_every_epoch_and_deals_rows_anew() -> None:
+    policy = make("pqn", epochs=2, minibatch_size=16)
+    mode, batch = policy.learn_mode(0), ordered_rows(policy)
+    expected, seen = mode.targets(LearnBatch(batch, {}, None)), []
+    mode.targets = lambda b: expected if not seen else pytest.fail("computed again")
+
+    def recorded(b: LearnBatch, *args: Any) -> Any:
+        for m in minibatches(b, *args):
+            seen.append(m.obs)
+            yield m
+
+    minibatches, LearnBatch.minibatches = LearnBatch.minibatches, recorded  # type: ignore[method-assign]
+    try:
+        mode.forward(batch, policy.command(Count()))
+    finally:
+        LearnBatch.minibatches = minibatches  # type: ignore[method-assign]
+    one, other = torch.cat(seen[:3]), torch.cat(seen[3:])
+    assert not torch.equal(one, other)
+    assert not torch.equal(one, torch.from_numpy(batch["obs"]))
+    assert sorted(one.tolist()) == sorted(other.tolist()) == sorted(batch["obs"].tolist())
+
+
+def acted(policy: Algorithm, mode: Any, obs: Array, evaluate: bool) -> Array:
+    act = policy.eval_mode(0) if evaluate else policy.collect_mode(0)
+    act.load(State(mode.weights(), policy.command(Count(env_steps=10**9))))
+    found: Array = act.forward(obs)["action"]
+    return found
+
+
+@pytest.mark.parametrize("name", ["c51", "qrdqn", "iqn", "fqf"])
+def test_the_action_with_the_largest_mean_return_is_taken(name: str) -> None:
+    policy, mode, batch = learner(name, lr=0.02)
+    [obs] = tensors(batch, "obs")
+    with torch.no_grad():
+        if name == "iqn":
+            means = mode.q(obs, tau=torch.from_numpy(acting_fractions()).unsqueeze(0))["q"].mean(1)
+        elif name == "fqf":
+            heads = mode.q(obs)
+            means = (heads["shares"].unsqueeze(2) * heads["q"]).sum(1)
+        else:
+            q = mode.q(obs)["q"]
+            means = q.softmax(2) @ torch.from_numpy(policy.atoms) if name == "c51" else q.mean(2)  # type: ignore[attr-defined]
+    found = acted(policy, mode, batch["obs"], evaluate=True)
+    np.testing.assert_array_equal(found, means.argmax(1))
+    assert len(set(found.tolist())) > 1
+
+
+@pytest.mark.parametrize(
+    "name", ["sac", "tqc", "redq", "crossq", "cql", "td3", "ddpg", "d4pg", "td3bc"]
+)
+def test_real_valued_actions_explore_when_collecting_and_not_in_evaluations(name: str) -> None:
+    policy = make(name)
+    mode, obs = policy.learn_mode(0), np.ones((100, 3), np.float32)
+    assert acted(policy, mode, obs, evaluate=False).std(0).min() > 0.01
+    assert acted(policy, mode, obs, evaluate=True).std(0).max() < 1e-4
+
+
+@pytest.mark.parametrize("name", FROM_REPLAY)
+def test_every_target_network_follows_its_network(name: str) -> None:
+    policy = make(name, target={"tau": 0.25})
+    mode = policy.learn_mode(0)
+    targets = [n for n in vars(mode) if n.endswith("_target")]
+    before = {n: getattr(mode, n).params.clone() for n in targets}
+    mode.forward(random_batch(policy), policy.command(Count()))
+    assert targets
+    for n, old in before.items():
+        new = getattr(mode, n.removesuffix("_target")).params
+        torch.testing.assert_close(getattr(mode, n).params, old + 0.25 * (new - old))
+
+
+def test_the_defaults_are_those_of_the_papers() -> None:
+    rainbow, d4pg, ddpg, td3 = (ALGORITHMS[n].Config() for n in ("rainbow", "d4pg", "ddpg", "td3"))
+    redq, crossq = (ALGORITHMS[n].Config() for n in ("redq", "crossq"))
+    values: list[tuple[Any, dict[str, Any]]] = [
+        (rainbow, {"nstep": 3, "double": True, "dueling": True, "epsilon": 0.0}),
+        (d4pg, {"nstep": 5, "critics": 1, "smoothing": 0.0}),
+        (ddpg, {"critics": 1, "smoothing": 0.0, "actor_every_iters": 1}),
+        (td3, {"critics": 2, "smoothing": 0.2, "smoothing_limit": 0.5, "actor_every_iters": 2}),
+        (redq, {"critics": 10, "target_critics": 2, "actor_every_iters": 20}),
+        (crossq, {"critics": 2, "actor_every_iters": 3}),
+    ]
+    for config, expected in values:
+        assert {n: getattr(config, n) for n in expected} == expected
+    assert configured_part(crossq, "optimiser").config.beta1 == 0.5
+    noisy = ALGORITHMS["rainbow"](obs=OBS, action=DISCRETE).learn_mode(0).q.module
+    assert any(hasattr(layer, "noise") for layer in noisy.modules())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("redq", [0, 0, 1, 0, 0, 1]), ("crossq", [1, 0, 0, 1, 0, 0])]
+)
+def test_the_actor_learns_in_every_third_iteration(name: str, expected: list[int]) -> None:
+    policy = make(name, actor_every_iters=3)
+    mode, moved = policy.learn_mode(0), []
+    for seed in range(6):
+        before = mode.actor.params.clone()
+        mode.forward(random_batch(policy, seed), policy.command(Count()))
+        moved.append(int(not torch.equal(before, mode.actor.params)))
+    assert moved == expected

@@ -9,6 +9,7 @@ from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.losses import clipped_policy_loss, clipped_value_loss
 from flowrl.nodes.models.mlp import Mlp
+from flowrl.nodes.models.recurrent import Gru
 from flowrl.nodes.policies.ppo import Ppo
 from tests.nodes.learn_modes import (
     CONTINUOUS,
@@ -120,6 +121,42 @@ def test_the_last_row_of_a_token_bootstraps_even_if_its_episode_continues() -> N
     v_t, v_end = head(mode, "value", batch["obs"]), head(mode, "value", batch["next_obs"][1:])
     expected = batch["reward"] + 0.9 * np.array([v_t[1], v_end[0]]) - v_t.numpy()
     np.testing.assert_allclose(mode.targets(tensors(batch))[0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated", "last"])
+def test_advantages_do_not_pass_the_end_of_an_episode_or_a_segment(end: str) -> None:
+    no = np.zeros(2, bool)
+    ends = {"terminated": no, "truncated": no, "last": no, end: np.array([True, False])}
+    batch = rows(2, discount=np.full(2, 0.9, "f4"), **ends)
+    mode = ppo(normalise_advantages=False, gae_lambda=1.0).learn_mode(0)
+    v, v_tp1 = (head(mode, "value", batch[name])[0].item() for name in ("obs", "next_obs"))
+    found = mode.targets(tensors(batch))[0][0].item()
+    assert found == pytest.approx(batch["reward"][0] + 0.9 * v_tp1 - v, rel=1e-5)
+
+
+def test_the_reported_divergence_is_an_estimate_from_the_ratios() -> None:
+    """k3 of Schulman 2020: the mean of ratio - 1 - log ratio."""
+    batch = rows(40, logp=np.log(np.linspace(0.3, 0.9, 40)).astype(np.float32))
+    mode = ppo(epochs=1, minibatch_size=1000).learn_mode(0)
+    logp = head(mode, "logits", batch["obs"]).log_softmax(1).numpy()
+    log_ratio = logp[np.arange(40), batch["action"]] - batch["logp"]
+    found = float(learn_from(mode, batch, lr=0.0).metrics["kl"])
+    assert found == pytest.approx((np.exp(log_ratio) - 1 - log_ratio).mean(), rel=1e-4)
+
+
+def test_minibatches_of_unrolls_have_their_own_memory() -> None:
+    """Two unrolls that differ in their memory alone are told apart in the gradient."""
+    policy = ppo(model=Gru(size=4), unroll_steps=2, epochs=1, minibatch_size=1000, lr=0.0)
+    no = np.zeros((1, 2), bool)
+    one = {n: x.reshape(1, 2, *x.shape[1:]) for n, x in rows(2).columns.items()}
+    one |= {"terminated": no, "truncated": no, "last": np.array([[False, True]])}
+    grads = []
+    for memory in (0.0, 1.0):
+        mode = policy.learn_mode(0)
+        mode.targets = lambda b: (torch.ones(1, 2), torch.ones(1, 2), torch.ones(1, 2))
+        learn_from(mode, Batch({**one, "memory": np.full((1, 4), memory, np.float32)}))
+        grads.append(mode.net.grads.clone())
+    assert not torch.allclose(*grads)
 
 
 def test_normalised_values_only_change_units() -> None:
