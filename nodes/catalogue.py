@@ -114,6 +114,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "launcher": {
         "kubernetes": "flowrl.cluster.launchers.kubernetes:Kubernetes",
         "local": "flowrl.cluster.launchers.local:Local",
+        "ray": "flowrl.cluster.launchers.ray:Ray",
     },
     "storage": {
         "memory": "flowrl.nodes.buffers.storage.storage:MemoryStorage",

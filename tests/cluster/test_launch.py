@@ -63,7 +63,9 @@ def launched_run(graph: Any, out: Path, notes: Notes, launch: Any = TWO, **optio
 
 def host_processes(out: Path) -> list[str]:
     """The processes of this machine that are hosts of a run."""
-    found = subprocess.run(["pgrep", "-af", str(out)], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["pgrep", "-af", "--", str(out)], capture_output=True, text=True, check=False
+    )
     return [line for line in found.stdout.splitlines() if "flowrl host" in line]
 
 
