@@ -16,6 +16,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,9 +35,9 @@ HANDSHAKE_REFUSED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FA
 HANDSHAKE_FAILED = HANDSHAKE_ABORTED | HANDSHAKE_REFUSED
 GUARDED_EVENTS = ACCEPTED | ACCEPT_FAILED | DISCONNECTED | HANDSHAKE_FAILED | MONITOR_STOPPED
 
-PERIOD_MS = 200  # between checks of the connections, while there are any
+PERIOD_S = 0.2  # between checks of the connections, while there are any
 HANDSHAKE_MS = 5000  # in which ZeroMQ closes a connection that has not authenticated
-MAX_UNKNOWN = 32  # connections that have not authenticated
+MAX_UNKNOWN = 32  # connections that have not authenticated, unless more peers are expected
 # Once a peer is authenticated, it has been sent more than these bytes, and no other peer has (ZMTP 3.1, RFC 37):
 GREETING_BYTES = 64  # without keys: the greeting
 CURVE_BYTES = 256  # with keys: the greeting, WELCOME (170 bytes) and perhaps ERROR; READY is longer
@@ -56,8 +57,14 @@ T = TypeVar("T")
 class ConnectionLimits:
     """What the peers of one listening socket may use."""
 
-    connections: int  # besides `MAX_UNKNOWN`
+    connections: int  # besides those that have not authenticated
     unread_bytes: int  # sent by one connection after its last message that was read
+    peers: int = 0  # that are expected, and may all connect at the same time
+
+    @property
+    def unknown(self) -> int:
+        """How many connections may be without authentication."""
+        return max(MAX_UNKNOWN, self.peers)
 
 
 @dataclass(slots=True)
@@ -119,12 +126,16 @@ class ConnectionGuard:
         poller.register(self._monitor, zmq.POLLIN)
         if self._authenticator is not None:
             poller.register(self._authenticator.socket, zmq.POLLIN)
+        checked_s = 0.0
         try:
             while self._handle_events():
                 if self._authenticator is not None:
                     self._authenticator.answer_requests()
-                self._check_connections()
-                poller.poll(PERIOD_MS if self._connections else None)
+                # Not at each event: many peers connect one after another, and a check looks at all of them.
+                if time.monotonic() - checked_s >= PERIOD_S:
+                    self._check_connections()
+                    checked_s = time.monotonic()
+                poller.poll(int(PERIOD_S * 1000) if self._connections else None)
         finally:
             self._monitor.close()
             if self._authenticator is not None:
@@ -150,11 +161,11 @@ class ConnectionGuard:
         self._connections.pop(fd, None)
         self._connections[fd] = AcceptedConnection()
         open_connections = sum(not c.is_closing for c in self._connections.values())
-        if open_connections > self._limits.connections + MAX_UNKNOWN:
+        if open_connections > self._limits.connections + self._limits.unknown:
             self._refuse(fd, TOO_MANY)
-        elif self._unknown() > MAX_UNKNOWN:
+        elif self._unknown() > self._limits.unknown:
             self._check_connections()  # some may be authenticated by now
-            if self._unknown() > MAX_UNKNOWN:
+            if self._unknown() > self._limits.unknown:
                 self._count(TOO_MANY)
                 self._close_oldest_unknown()
 

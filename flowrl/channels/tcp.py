@@ -22,6 +22,7 @@ MAX_RECONNECT_MS = 1000
 CONNECTIONS_OF_PEER = (
     4  # of the site and its beacon, and as many that have broken and are not closed yet
 )
+CONNECTIONS_AT_START = 2  # of each peer: those of the site and its beacon
 OTHER_CONNECTIONS = 16
 MAX_PEERS_WITHOUT_KEYS = 60
 MAX_UNREAD_TOKENS = (
@@ -52,7 +53,8 @@ class TcpTransport(ZmqTransport[TcpConnection]):
         keys = self._settings.keys
         peers = MAX_PEERS_WITHOUT_KEYS if keys is None else len(keys.known)
         connections = CONNECTIONS_OF_PEER * peers + OTHER_CONNECTIONS
-        return ConnectionLimits(connections, MAX_UNREAD_TOKENS * self._settings.max_token_bytes)
+        unread_bytes = MAX_UNREAD_TOKENS * self._settings.max_token_bytes
+        return ConnectionLimits(connections, unread_bytes, CONNECTIONS_AT_START * peers)
 
     def _connect_options(self, peer: str, address: str) -> dict[str, Any]:
         keys = self._settings.keys

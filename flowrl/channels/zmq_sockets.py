@@ -18,7 +18,6 @@ from flowrl.channels.connection_guard import (
     GREETING_BYTES,
     GUARDED_EVENTS,
     HANDSHAKE_MS,
-    MAX_UNKNOWN,
     ConnectionGuard,
     ConnectionLimits,
 )
@@ -31,6 +30,10 @@ Socket = zmq.Socket[bytes]
 NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)  # arithmetic on the enumeration is slow
 READABLE = int(zmq.POLLIN)
 ZAP_DOMAIN = b"flowrl"
+MAX_SOCKETS = (
+    1 << 14
+)  # of one thread, which has a socket for each peer; ZeroMQ allows 1023 otherwise
+MIN_BACKLOG = 128  # connections that wait to be accepted
 HANDSHAKE_SUCCEEDED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 
 
@@ -43,6 +46,7 @@ class ZmqSockets:
         self.guards: dict[Socket, ConnectionGuard] = {}
         self._authenticator: Authenticator | None = None
         self._context: zmq.Context[Socket] = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self._monitored: list[Socket] = []
 
     def listen(
@@ -65,8 +69,9 @@ class ZmqSockets:
         `listening_fd` is a descriptor that listens already, `where` begins an error, and `options` are socket options.
         """
         if limits is not None:
-            _allow_connections(limits.connections + MAX_UNKNOWN, f"{where}{address}")
+            _allow_connections(limits.connections + limits.unknown, f"{where}{address}")
             options["handshake_ivl"] = HANDSHAKE_MS
+            options["backlog"] = max(MIN_BACKLOG, limits.peers)
         socket = self._new_socket(kind, options, watched)
         self.listening.append(socket)
         if listening_fd is not None:

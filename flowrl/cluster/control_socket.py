@@ -16,7 +16,8 @@ from flowrl.machine.network_address import Address
 
 MAX_RECEIVED_BYTES = 1 << 20  # of a message from a host
 MAX_QUEUED = 1000  # messages of each host; also how many one call receives
-MAX_CONNECTIONS = 256
+MIN_CONNECTIONS = 256
+CONNECTIONS_OF_HOST = 2  # one, and one that has broken and is not closed yet
 MAX_UNREAD_BYTES = 8 << 20  # that a host may have sent before the run reads again
 SOURCE_FD = int(zmq.SRCFD)
 NO_KEY = "a connection without the run's key"
@@ -35,6 +36,12 @@ def control_options(
     }
 
 
+def _connection_limits(hosts: int) -> ConnectionLimits:
+    """What peers may use if the run asks for so many hosts."""
+    connections = max(MIN_CONNECTIONS, CONNECTIONS_OF_HOST * hosts)
+    return ConnectionLimits(connections, MAX_UNREAD_BYTES, hosts)
+
+
 class ControlSocket:
     """The run's end of all control connections; owned by one thread. Only `receive` waits."""
 
@@ -49,7 +56,7 @@ class ControlSocket:
                 str(address),
                 keys=keys,
                 clients={"a host": keys.public} if keys else None,
-                limits=ConnectionLimits(MAX_CONNECTIONS, MAX_UNREAD_BYTES),
+                limits=_connection_limits(rendezvous.hosts or 0),
                 where="--listen ",
                 rcvhwm=MAX_QUEUED,
                 router_mandatory=True,  # so that sending to a host that is gone fails
