@@ -31,9 +31,10 @@ class SocketFolder:
             os.close(self._lock)
             self.path, self._lock = _create_folder()
 
-    def address(self, site: str) -> str:
-        """Return a short address for a site, however long its name."""
-        return f"ipc://{self.path / hashlib.sha256(site.encode()).hexdigest()[:NAME_BYTES]}"
+    def address(self, site: str, epoch: int = 0) -> str:
+        """Return a short address for a site, however long its name. In each of its epochs it has another one."""
+        name = f"{site}~{epoch}" if epoch else site
+        return f"ipc://{self.path / hashlib.sha256(name.encode()).hexdigest()[:NAME_BYTES]}"
 
     def close(self) -> None:
         """Remove the folder with all sockets in it."""

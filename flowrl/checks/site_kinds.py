@@ -91,8 +91,6 @@ def inelastic_reason(checked: CheckedGraph, layout: SiteLayout, site: str) -> st
 def _inelastic_reasons(checked: CheckedGraph, layout: SiteLayout, site: str) -> Iterator[str]:
     graph = checked.graph
     own = {node for node, _ in layout.instances_on(site)}
-    if layout.host(site):
-        yield "it is on another host"
     for name in sorted(own & set(graph.nodes_of_role("learner"))):
         yield f"'{name}' would lose what it has learned"
     paced = {node for p in checked.program.paced for node in p.schedule.firings}
@@ -112,6 +110,11 @@ def _reasons_of_edge(
         for pair in replica_pairs_of(graph, edge)
     ]
     leaves, arrives = (True, False) in ends, (False, True) in ends
+    host = layout.host(site)
+    for pair in replica_pairs_of(graph, edge) if host else ():
+        others = {site_of[edge.sources[pair[0]].node, pair[1]], site_of[to, pair[2]]}
+        if site in others and any(layout.host(other) == host for other in others - {site}):
+            yield f"{edge}: both ends are on '{host}', and the site may be started again on another host"
     if edge.kind == "link" and (leaves or arrives):
         yield f"{edge}: the calls of '{to}' go from site to site"
     elif edge.kind == "state":

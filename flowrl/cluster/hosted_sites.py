@@ -40,6 +40,8 @@ class HostedSites:
         """Listen for each of these sites from now on, and return the ports."""
         ports = {}
         for site in sites:
+            if site in self._listeners:  # it was lost, and is started again
+                self._listeners[site].close()
             self._listeners[site], ports[site] = open_listener(self._machine)
         return ports
 
@@ -60,16 +62,19 @@ class HostedSites:
 
     def start(self, config: dict[str, Any], sites: dict[str, Any]) -> None:
         """Start a process for each site."""
-        if sites.keys() != self._listeners.keys():
+        if not sites.keys() <= self._listeners.keys():
             raise FlowError("the run starts other sites than it had announced")
         modules = {name: tuple(map(str, site.pop("imports"))) for name, site in sites.items()}
         for name, site in sites.items():
-            site["address"] = self._folder.address(name)
-            site["peers"] = {p: at or self._folder.address(p) for p, at in site["peers"].items()}
+            epochs = site["epochs"]
+            site["address"] = self._folder.address(name, epochs[name])
+            site["peers"] = {
+                p: at or self._folder.address(p, epochs[p]) for p, at in site["peers"].items()
+            }
             site["listener"] = self._listeners[name].fileno()
-        fds = [listener.fileno() for listener in self._listeners.values()]
+        fds = [self._listeners[name].fileno() for name in sites]
         self._processes.start({**config, "files": str(self.files)}, sites, modules, fds)
-        self._running = list(sites)
+        self._running += sites
 
     def read_output(self) -> str:
         """Some of what the processes have printed since the last call."""

@@ -9,7 +9,7 @@ import itertools
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -86,6 +86,7 @@ class JoinedHost:
         self.ports: Mapping[str, int] | None = None
         self.ended_sites: dict[str, str] = {}  # and why they have ended
         self.has_sites = False  # of this run
+        self.has_files = False  # of the graph
 
     @property
     def name(self) -> str:
@@ -160,6 +161,11 @@ class JoinedHosts:
     def machine(self) -> str:
         """The address at which the sites of this machine listen."""
         return self._socket.machine
+
+    @property
+    def patience_s(self) -> float:
+        """How long the run waits for a host."""
+        return self.rendezvous.within_s
 
     def write_join_file(self, path: Path, info: JoinInfo) -> None:
         """Write a join file, in which `close` puts that the run has ended."""
@@ -328,6 +334,7 @@ class JoinedHosts:
             host.ended_sites.setdefault(message.site, message.why)
         elif isinstance(message, SitesEnded):
             host.ports, host.ended_sites, host.has_sites = None, {}, False
+            host.has_files = False
         elif isinstance(message, HostLeft | RequestFailed):
             host.why_lost = host.why_lost or message.why
         elif isinstance(message, Join):
@@ -361,10 +368,13 @@ class JoinedHosts:
             sites = tuple(site for site, other in hosts.items() if other == name)
             self._send(host, ListenFor(sites))
         deadline = time.monotonic() + LISTEN_TIMEOUT_S
-        for name, host in used.items():
-            addresses.machines[name] = host.join.address
-            addresses.this_machine[name] = parse_address(host.join.joined, "host").machine
+        for host in used.values():
+            self._add_addresses(host, addresses)
             addresses.ports.update(self._wait_for_ports(host, deadline))
+
+    def _add_addresses(self, host: JoinedHost, addresses: Addresses) -> None:
+        addresses.machines[host.name] = host.join.address
+        addresses.this_machine[host.name] = parse_address(host.join.joined, "host").machine
 
     def _wait_for_ports(self, host: JoinedHost, deadline: float) -> Mapping[str, int]:
         while host.ports is None:
@@ -379,10 +389,42 @@ class JoinedHosts:
     def start(self, config: Mapping[str, Any], sites: Mapping[str, Any]) -> None:
         """Send the graph, and have each host start its sites, see `child_site`."""
         for host in {host.name: host for host in self._host_of.values()}.values():
-            for path, piece in self.sent.pieces():
-                self._send(host, FilePiece(path, piece))
+            self._send_files(host)
             own = {site: sites[site] for site, other in self._host_of.items() if other is host}
             self._send(host, StartSites({**config, **self.sent.config}, own))
+
+    def _send_files(self, host: JoinedHost) -> None:
+        if not host.has_files:
+            host.has_files = True
+            for path, piece in self.sent.pieces():
+                self._send(host, FilePiece(path, piece))
+
+    def listen_again(
+        self, site: str, place: str, addresses: Addresses, avoided: Collection[str]
+    ) -> str:
+        """Have a host listen for a site that was lost: its own one, or that with the fewest sites."""
+        before, busy = self._host_of.get(site), list(self._host_of.values())
+        fitting = [h for h in self._present() if h.offer.matches(place) and h.name not in avoided]
+        if not fitting:
+            return ""
+        host = min(fitting, key=lambda other: (other is not before, busy.count(other)))
+        self._host_of[site] = host
+        host.ended_sites.pop(site, None)
+        host.has_sites, host.ports = True, None
+        self._send(host, ListenFor((site,)))
+        deadline = time.monotonic() + LISTEN_TIMEOUT_S
+        while host.ports is None or site not in host.ports:
+            self.pump(POLL_S)
+            if host.why_lost or time.monotonic() > deadline:
+                return ""
+        self._add_addresses(host, addresses)
+        addresses.ports[site] = host.ports[site]
+        return host.name
+
+    def start_again(self, site: str, config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        host = self._host_of[site]
+        self._send_files(host)
+        self._send(host, StartSites({**config, **self.sent.config}, {site: own}))
 
     def find_failure(self, site: str) -> str | None:
         """Why a site is dead, or None."""

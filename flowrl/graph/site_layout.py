@@ -30,6 +30,7 @@ class SiteLayout:
     hosts: Mapping[str, str] = field(default_factory=dict)  # of the sites on other machines
     needs: Mapping[str, Needs] = field(default_factory=dict)  # of the sites that need something
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # that a site sees
+    places: Mapping[str, str] = field(default_factory=dict)  # that the placement gives hosted sites
 
     def instances_on(self, site: str) -> list[InstanceId]:
         return [instance for instance, at in self.site_of.items() if at == site]
@@ -86,6 +87,7 @@ def make_layout(
     hosts: dict[str, str] = {}
     needs: dict[str, Needs] = {}
     gpus: dict[str, tuple[str, ...]] = {}
+    places: dict[str, str] = {}
     for share in shares:
         place, _, label = share.site.partition(":")
         identity = share.site, share.replica
@@ -94,7 +96,7 @@ def make_layout(
         kinds.setdefault(site, "thread" if place in (MAIN, "thread") else "process")
         site_of |= dict.fromkeys(share.instances, site)
         if not share.is_local:
-            hosts[site] = machine
+            hosts[site], places[site] = machine, place
         if share.needs != Needs():
             needs[site] = needs.get(site, Needs()) + share.needs
         if given := gpus_of.get(identity):
@@ -102,7 +104,7 @@ def make_layout(
     _check_links(graph, site_of)
     order = {name: number for number, name in enumerate(graph.nodes)}
     in_order = dict(sorted(site_of.items(), key=lambda item: (order[item[0][0]], item[0][1])))
-    return SiteLayout(kinds, in_order, hosts, needs, gpus)
+    return SiteLayout(kinds, in_order, hosts, needs, gpus, places)
 
 
 def _site_name(machine: str, label: str, replica: int) -> str:

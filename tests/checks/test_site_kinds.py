@@ -48,6 +48,15 @@ def test_threads_are_not_elastic() -> None:
     assert not elastic_sites(*placed(NODES, FREE, "threads"))
 
 
+def test_sites_on_hosts_are_elastic_if_no_peer_is_on_the_same_host() -> None:
+    checked, layout = placed(NODES, FREE, "c=cpu,b=gpu,l=gpu")
+    assert elastic_sites(checked, layout) == {"cpu:c", "cpu:c#1"}
+    checked, layout = placed(NODES, FREE, "c=cpu,b=cpu,l=gpu")
+    assert not elastic_sites(checked, layout)
+    why = "c.data -> b.data: both ends are on 'cpu', and the site may be started again on another host"
+    assert inelastic_reason(checked, layout, "cpu:c") == why
+
+
 def test_a_relay_between_lossy_edges_is_elastic() -> None:
     lossy = {"when_full": "drop_oldest"}
     nodes = {"c": "Source", "r": "Relay", "l": "Learner"}

@@ -21,8 +21,11 @@ class FakeSites:
     def __init__(self) -> None:
         self.epochs: dict[str, int] = {}
         self.lost: list[str] = []
+        self.has_host = True
 
-    def start_again(self, site: str) -> list[str]:
+    def start_again(self, site: str) -> list[str] | None:
+        if not self.has_host:
+            return None
         self.epochs[site] = self.epoch(site) + 1
         return ["p", "q"]
 
@@ -141,6 +144,34 @@ def test_a_site_that_does_not_become_ready_is_lost_again(
     assert sites.lost == ["a"]
     assert "was lost 2 times" in restarts.lines()[0]
     assert "it was not ready within 300 s" in restarts.lines()[0]
+
+
+def test_a_site_without_a_host_is_started_when_one_has_joined(
+    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+) -> None:
+    sites.has_host = False
+    restarts.lose("a", "its host is lost")
+    restarts.start_due()
+    clock.now_s += 20
+    restarts.start_due()
+    restarts.require_host_within(20.0)
+    assert not sites.epochs
+    sites.has_host = True
+    clock.now_s += 1
+    restarts.start_due()
+    bring_back(restarts, sites)
+
+
+def test_a_host_is_awaited_for_a_limited_time(
+    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+) -> None:
+    sites.has_host = False
+    restarts.lose("a", "its host is lost")
+    restarts.start_due()
+    clock.now_s += 21
+    why = "site 'a' was lost: its host is lost; no host has joined for it within 20 s"
+    with pytest.raises(SiteLost, match=why):
+        restarts.require_host_within(20.0)
 
 
 def test_a_site_that_is_left_out_is_not_started(restarts: SiteRestarts, sites: FakeSites) -> None:

@@ -53,7 +53,7 @@ class Addresses:
         # By host: the address of its machine, and the address at which it reaches this machine.
         self.machines: dict[str, str] = {}
         self.this_machine: dict[str, str] = {}
-        self._layout = layout
+        self.layout = layout
         pairs = {name: new_pair() for name in peers if self.has_remote_peer(name)}
         self._keys = {
             name: Keys(*pair, {peer: pairs[peer][0] for peer in self._remote_peers(name)})
@@ -61,7 +61,7 @@ class Addresses:
         }
 
     def _remote_peers(self, name: str) -> list[str]:
-        host = self._layout.host
+        host = self.layout.host
         return [peer for peer in self.peers[name] if host(peer) != host(name)]
 
     def has_remote_peer(self, name: str) -> bool:
@@ -74,7 +74,7 @@ class Addresses:
 
     def address_for(self, name: str, peer: str) -> str:
         """Return the address of a site for a peer; empty if both are on one host, which uses a folder of its own."""
-        host, peer_host = self._layout.host(name), self._layout.host(peer)
+        host, peer_host = self.layout.host(name), self.layout.host(peer)
         if host == peer_host:
             return "" if host else self.local[name]
         machine = self.machines[host] if host else self.this_machine[peer_host]

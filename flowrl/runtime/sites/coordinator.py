@@ -332,6 +332,8 @@ class Coordinator:
                 self._leave_out(site)
             return
         self._restarts.start_due()
+        if not at_work and self.sites.hosts is not None:
+            self._restarts.require_host_within(self.sites.hosts.patience_s)
         for site in self._restarts.take_returning():
             self._let_join(site)
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -70,6 +71,10 @@ class RemoteHosts(Protocol):
     def machine(self) -> str:
         """The address at which sites of this machine listen for sites of the hosts."""
 
+    @property
+    def patience_s(self) -> float:
+        """How long the run waits for a host, if nothing goes on without it."""
+
     def listen(self, addresses: Addresses, hosts: Mapping[str, str]) -> None:
         """Have each host listen for its sites, and add their addresses. `hosts` is the host of each site."""
 
@@ -81,6 +86,17 @@ class RemoteHosts(Protocol):
 
     def find_failure(self, site: str) -> str | None:
         """Return why a site is dead, or None."""
+
+    def listen_again(
+        self, site: str, place: str, addresses: Addresses, avoided: Collection[str]
+    ) -> str:
+        """Have a host listen for a site that was lost, and add its address. Return its name; empty if there is none.
+
+        The host matches the place. `avoided` are hosts on which the site cannot be.
+        """
+
+    def start_again(self, site: str, config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """Have the host that listens for it start a site. `own` is the site's part of the configuration."""
 
     def disturb(self, disturbance: Disturbance) -> None:
         """Have a host do something to itself or to one of its sites, if it has one that is meant."""
@@ -182,8 +198,7 @@ class LaunchedSites:
     def _choose_address(self, name: str) -> None:
         """Choose the address of a site in a process. On the network, listen at it from now on."""
         assert self._folder is not None
-        epoch = self._epochs[name]
-        self._addresses.local[name] = self._folder.address(f"{name}~{epoch}" if epoch else name)
+        self._addresses.local[name] = self._folder.address(name, self._epochs[name])
         if name in self._listeners:
             self._listeners.pop(name).close()
         if self.hosts is not None and self._addresses.has_remote_peer(name):
@@ -256,27 +271,58 @@ class LaunchedSites:
     def lose(self, name: str, why: str) -> None:
         """Take a site for lost. If it still runs, it is killed."""
         self._lost[name] = why
-        self.processes.signal(SiteSignal(name, signal.SIGKILL))
+        if self.find_failure(name) is None:
+            self.disturb(SiteSignal(name, signal.SIGKILL))
 
     def epoch(self, name: str) -> int:
         """Return how often a site was started again."""
         return self._epochs[name]
 
-    def start_again(self, name: str) -> list[str]:
-        """Start a lost site again, and have its peers replace it. Return those that will answer."""
+    def start_again(self, name: str) -> list[str] | None:
+        """Start a lost site again, and have its peers replace it. Return those that will answer.
+
+        Return None if it belongs on a host, and no host is there for it.
+        """
+        addresses = self._addresses
+        host = self._listen_on_host(name) if self.layout.host(name) else None
+        if host == "":
+            return None
         del self._lost[name]
         self._epochs[name] += 1
-        addresses, epoch = self._addresses, self._epochs[name]
-        self._choose_address(name)
+        epoch = self._epochs[name]
+        if host is None:
+            self._choose_address(name)
         self._channels.replace_peer(name, addresses.address_for(name, COORDINATOR), epoch)
-        config = {**self._config(continues=True), **graph_on_this_machine(self.checked)}
-        fds = [listener.fileno() for site, listener in self._listeners.items() if site == name]
-        modules = {name: modules_needed(self.checked, self.layout, name)}
-        self.processes.start(config, {name: self._site_config(name)}, modules, fds)
+        config, own = self._config(continues=True), self._site_config(name)
+        modules = modules_needed(self.checked, self.layout, name)
+        if host is None:
+            fds = [listener.fileno() for site, listener in self._listeners.items() if site == name]
+            whole = {**config, **graph_on_this_machine(self.checked)}
+            self.processes.start(whole, {name: own}, {name: modules}, fds)
+        else:
+            assert self.hosts is not None
+            self.hosts.start_again(name, config, {**own, "imports": list(modules)})
         present = [p for p in addresses.peers[name] if p != COORDINATOR and p not in self._lost]
         for peer in present:
             self.send_to(peer, ReplacePeer(name, addresses.address_for(name, peer), epoch))
         return present
+
+    def _listen_on_host(self, name: str) -> str:
+        """Find a host for a lost site, which listens for it from now on; empty if there is none.
+
+        No peer is on it: sites on one host reach each other without keys, and have none.
+        """
+        assert self.hosts is not None
+        with_peers = {self.layout.host(peer) for peer in self._addresses.peers[name]} - {""}
+        own_host = self.layout.host(
+            name
+        )  # of what it needs, it is known only there that it is free
+        place = own_host if name in self.layout.needs else self.layout.places[name]
+        host = self.hosts.listen_again(name, place, self._addresses, with_peers)
+        if host:
+            self.layout = replace(self.layout, hosts={**self.layout.hosts, name: host})
+            self._addresses.layout = self.layout
+        return host
 
     # messages
 

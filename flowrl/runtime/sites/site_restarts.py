@@ -26,6 +26,7 @@ WAITS_S = (
     10.0,
 )  # before each restart of a site that is lost again and again; then the run gives up
 STEADY_S = 60.0  # a site that has taken part for so long counts as if it had never been lost
+HOST_S = 0.5  # between looks for a host
 READY_S = 300.0  # in which a site must be ready: imports and simulators may take long
 
 
@@ -40,6 +41,9 @@ class ElasticSite:
     joined_s: float = 0.0  # when it took part again; 0 while it does not
     is_started: bool = False
     is_ready: bool = False
+    host_missed_s: float = (
+        0.0  # since when there is no host on which it can be started; 0 if there is one
+    )
     peers: set[str] = field(default_factory=set)  # that have not replaced it yet
     lost_tokens: int = 0
 
@@ -99,8 +103,18 @@ class SiteRestarts:
                     self._sites.lose(site, why)
                     self.lose(site, why)
             elif now_s >= known.due_s:
-                known.is_started, known.due_s = True, now_s
-                known.peers = set(self._sites.start_again(site))
+                self._start(site, known)
+
+    def _start(self, site: str, known: ElasticSite) -> None:
+        peers = self._sites.start_again(site)
+        if peers is None:
+            known.due_s = self._clock() + HOST_S
+            if not known.host_missed_s:
+                known.host_missed_s = self._clock()
+                self._show(f"site '{site}' waits for a host that joins, and the run goes on")
+            return
+        known.host_missed_s = 0.0
+        known.is_started, known.due_s, known.peers = True, self._clock(), set(peers)
 
     def on_ready(self, site: str) -> None:
         if site in self._known:
@@ -122,6 +136,14 @@ class SiteRestarts:
             self._known[site].joined_s = self._clock()
             self._show(f"site '{site}' takes part again")
         return returning
+
+    def require_host_within(self, patience_s: float) -> None:
+        """Raise `SiteLost` if a site has waited longer for a host. Called while nothing goes on without it."""
+        for site in sorted(self.absent):
+            missed_s = self._known[site].host_missed_s
+            if missed_s and self._clock() - missed_s > patience_s:
+                why = f"site '{site}' was lost: {self._known[site].why}"
+                raise SiteLost(f"{why}; no host has joined for it within {patience_s:g} s")
 
     def lines(self) -> list[str]:
         """Return the losses in words, for the summary of the run."""

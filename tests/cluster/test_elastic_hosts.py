@@ -1,0 +1,114 @@
+"""Elastic sites on hosts: one that is lost is started again on a host that is there, or on one that joins later."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowrl.cluster.rendezvous import Rendezvous
+from flowrl.runs.run import Run
+from flowrl.runtime.sites.launched_sites import SiteLost
+from tests.cluster.host_processes import ANYWHERE, SOON_S, Process, host, run_of
+from tests.sites.test_elastic_sites import Disturber, ratio_graph
+
+pytestmark = pytest.mark.slow
+
+
+class HostDisturber(Disturber):
+    """Starts hosts as soon as the run waits for them, and disturbs them in a thread of its own."""
+
+    def __init__(self, disturb: Callable[[Any], None], *names: str) -> None:
+        super().__init__(disturb)
+        self.names, self.address = names, ""
+        self.hosts: dict[str, Process] = {}
+
+    def note(self, run: Run, text: str) -> None:
+        super().note(run, text)
+        if text.startswith("waiting for hosts"):
+            self.address = text.split()[-1]
+            for name in self.names:
+                self.start_host(name)
+
+    def start_host(self, name: str) -> None:
+        self.hosts[name] = host(self.address, "--name", name)
+
+    def kill_host(self, name: str) -> None:
+        self.hosts[name].kill()
+        self.hosts[name].wait()
+
+    def kill_sites_of(self, name: str) -> None:
+        pid = self.hosts[name].pid
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+
+    def close(self) -> None:
+        for process in self.hosts.values():
+            process.kill()
+            process.communicate()
+
+
+def run_on_hosts(
+    disturb: Callable[[HostDisturber], None],
+    out: Path,
+    *names: str,
+    within_s: float = SOON_S,
+    **limits: Any,
+) -> Any:
+    """Run two collectors on hosts whose names begin with `cpu`, beside a buffer and a learner on this machine."""
+    watcher = HostDisturber(disturb, *names)
+    rendezvous = Rendezvous(ANYWHERE, hosts=len(names), within_s=within_s)
+    graph = ratio_graph(replicas=2)
+    placement = "c=cpu-*,b=process,l=process,e=main"
+    try:
+        return run_of(graph, placement, out, watcher, rendezvous, **limits).run(), watcher.notes
+    finally:
+        watcher.close()
+
+
+def test_the_collector_of_a_dead_host_goes_on_on_another_one(tmp_path: Path) -> None:
+    def kill(run: HostDisturber) -> None:
+        run.kill_host("cpu-2")
+        run.wait_for_return()
+
+    result, notes = run_on_hosts(kill, tmp_path / "r", "cpu-1", "cpu-2", steps=2500)
+    assert 2500 <= result.env_steps < 2520
+    assert "site 'cpu-2:c#1' takes part again" in notes
+    assert "was lost 1 time" in result.happened[0]
+    assert "host 'cpu-2' is lost" in result.happened[0]
+
+
+def test_a_killed_process_is_started_again_on_its_host(tmp_path: Path) -> None:
+    def kill(run: HostDisturber) -> None:
+        run.kill_sites_of("cpu-2")
+        run.wait_for_return()
+
+    result, _ = run_on_hosts(kill, tmp_path / "r", "cpu-1", "cpu-2", steps=2500)
+    assert 2500 <= result.env_steps < 2520
+    assert "was killed by SIGKILL, on host 'cpu-2'" in result.happened[0]
+
+
+def test_a_host_that_joins_later_gets_the_collectors_that_have_none(tmp_path: Path) -> None:
+    def kill_and_replace(run: HostDisturber) -> None:
+        run.kill_host("cpu-1")
+        run.wait_until(lambda: any("waits for a host" in note for note in run.notes))
+        run.start_host("cpu-9")
+        run.wait_for_return(2)
+
+    result, notes = run_on_hosts(kill_and_replace, tmp_path / "r", "cpu-1", steps=2500)
+    assert 2500 <= result.env_steps < 2520
+    assert sum(note.endswith("takes part again") for note in notes) == 2
+
+
+def test_a_run_that_has_lost_all_hosts_ends_after_its_patience(tmp_path: Path) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(SiteLost, match="no host has joined for it within 6 s"):
+        run_on_hosts(
+            lambda run: run.kill_host("cpu-1"), tmp_path / "r", "cpu-1", within_s=6.0, steps=10**9
+        )
+    assert time.monotonic() - began_s < 60
