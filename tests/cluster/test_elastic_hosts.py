@@ -27,6 +27,7 @@ class HostDisturber(Disturber):
         super().__init__(disturb)
         self.names, self.address = names, ""
         self.hosts: dict[str, Process] = {}
+        self.gate = Path()
 
     def note(self, run: Run, text: str) -> None:
         super().note(run, text)
@@ -62,8 +63,9 @@ def run_on_hosts(
 ) -> Any:
     """Run two collectors on hosts whose names begin with `cpu`, beside a buffer and a learner on this machine."""
     watcher = HostDisturber(disturb, *names)
+    watcher.gate = out.parent / "gate"  # nobody reaches the limit before
     rendezvous = Rendezvous(ANYWHERE, hosts=len(names), within_s=within_s)
-    graph = ratio_graph(replicas=2)
+    graph = ratio_graph(replicas=2, gate=str(watcher.gate))
     placement = "c=cpu-*,b=process,l=process,e=main"
     try:
         return run_of(graph, placement, out, watcher, rendezvous, **limits).run(), watcher.notes
@@ -75,6 +77,7 @@ def test_the_collector_of_a_dead_host_goes_on_on_another_one(tmp_path: Path) -> 
     def kill(run: HostDisturber) -> None:
         run.kill_host("cpu-2")
         run.wait_for_return()
+        run.gate.touch()
 
     result, notes = run_on_hosts(kill, tmp_path / "r", "cpu-1", "cpu-2", steps=2500)
     assert 2500 <= result.env_steps < 2520
@@ -87,6 +90,7 @@ def test_a_killed_process_is_started_again_on_its_host(tmp_path: Path) -> None:
     def kill(run: HostDisturber) -> None:
         run.kill_sites_of("cpu-2")
         run.wait_for_return()
+        run.gate.touch()
 
     result, _ = run_on_hosts(kill, tmp_path / "r", "cpu-1", "cpu-2", steps=2500)
     assert 2500 <= result.env_steps < 2520
@@ -99,6 +103,7 @@ def test_a_host_that_joins_later_gets_the_collectors_that_have_none(tmp_path: Pa
         run.wait_until(lambda: any("waits for a host" in note for note in run.notes))
         run.start_host("cpu-9")
         run.wait_for_return(2)
+        run.gate.touch()
 
     result, notes = run_on_hosts(kill_and_replace, tmp_path / "r", "cpu-1", steps=2500)
     assert 2500 <= result.env_steps < 2520

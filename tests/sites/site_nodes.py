@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,7 @@ class TimedSource(Source):
 
     class Config(Source.Config):
         each_s: float = param(0.01, "seconds of a firing")
+        gate: str = param("", "a file without which nothing is given after 100 tokens")
 
     def setup(self) -> None:
         super().setup()
@@ -99,6 +101,8 @@ class TimedSource(Source):
     def fire(self, weights: State | None) -> list[Batch]:
         super().fire(weights)
         threading.Event().wait(self.config.each_s)
+        while self.config.gate and self.given > 100 and not Path(self.config.gate).exists():
+            time.sleep(0.01)
         numbers = self._rng.integers(1 << 62, size=self.config.give).tolist()
         self.ctx.log(f"gave {numbers}")
         return [table(number) for number in numbers]
