@@ -20,6 +20,7 @@ from flowrl.nodes import losses
 from flowrl.nodes.algorithm import Algorithm
 from flowrl.nodes.configured_parts import configured_part
 from flowrl.nodes.models.numpy_model import acting_fractions
+from flowrl.nodes.models.torch_layers import has_noise
 from flowrl.nodes.network_learn_mode import LearnBatch
 from tests.nodes.learn_modes import tensors as tensors_by_name
 from tests.nodes.policies.test_every_algorithm import ALGORITHMS, DISCRETE, OBS, make, random_batch
@@ -621,7 +622,7 @@ def test_the_defaults_are_those_of_the_papers() -> None:
         assert {n: getattr(config, n) for n in expected} == expected
     assert configured_part(crossq, "optimiser").config.beta1 == 0.5
     noisy = ALGORITHMS["rainbow"](obs=OBS, action=DISCRETE).learn_mode(0).q.module
-    assert any(hasattr(layer, "noise") for layer in noisy.modules())
+    assert has_noise(noisy)
 
 
 @pytest.mark.parametrize(

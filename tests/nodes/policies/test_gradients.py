@@ -451,7 +451,9 @@ def test_pqn_goes_down_the_squared_errors_of_its_returns() -> None:
 
 
 def test_acer_goes_down_its_three_losses_with_the_weights_of_a_buffer() -> None:
-    mode, b, batch = replayed("acer", max_grad_norm=None, ratio_limit=1.2, **WEIGHTS)
+    mode, b, batch = replayed(
+        "acer", max_grad_norm=None, ratio_limit=1.2, divergence_slope=1e-3, **WEIGHTS
+    )
     heads, average = (mode.unrolled(net, b) for net in (mode.net, mode.net_target))
     logits, q_t = heads["logits"][:, :-1], heads["q"][:, :-1]
     p, logp = logits.softmax(2), logits.log_softmax(2)
@@ -460,9 +462,10 @@ def test_acer_goes_down_its_three_losses_with_the_weights_of_a_buffer() -> None:
         goal = mode.returns(b, heads["logits"].softmax(2), heads["q"])
         gradient = losses.bias_corrected_gradient(p, b.behaviour, b.action, q_t, goal, 1.2)
         slope = p - average["logits"][:, :-1].softmax(2)  # of KL(average || p) by the logits
-        gradient = losses.limited_gradient(gradient, slope, 1.0)
+        limited = losses.limited_gradient(gradient, slope, 1e-3)
+    assert not torch.equal(limited, gradient)
     entropy = -(p * logp).sum(2)
-    loss = -(gradient * logits).sum(2) + 0.7 * (taken - goal).square() - 0.3 * entropy
+    loss = -(limited * logits).sum(2) + 0.7 * (taken - goal).square() - 0.3 * entropy
     assert_gradients(mode, batch, {"net": (b.weight.unsqueeze(1) * loss).mean()})
 
 
@@ -535,3 +538,13 @@ def test_the_target_of_c51_is_that_of_an_allowed_action() -> None:
     expected = -(target * logp).sum(1).mean()
     found = mode.forward(batch, policy.command(Count())).metrics["loss"]
     assert float(found) == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_the_priorities_of_acer_are_the_distances_of_its_values_from_their_targets() -> None:
+    mode, b, batch = replayed("acer")
+    with torch.no_grad():
+        heads = mode.unrolled(mode.net, b)
+        goal = mode.returns(b, heads["logits"].softmax(2), heads["q"])
+        error = goal - losses.chosen(heads["q"][:, :-1], b.action)
+    found = mode.forward(batch, mode.policy.command(Count())).priorities
+    np.testing.assert_allclose(found, error.abs(), rtol=1e-4, atol=1e-5)
