@@ -15,6 +15,7 @@ from flowrl.graph.host_offers import HostOffer
 from flowrl.runs.top import table_lines
 
 if TYPE_CHECKING:
+    from flowrl.cluster.host import HostSettings
     from flowrl.runtime.status import HostStatus, LauncherStatus, RunStatus
 
 SILENT_S = 3.0  # after which a host that sends a message each second is called silent
@@ -65,11 +66,22 @@ def host_arguments(parser: ArgumentParser) -> None:
 def host(arguments: Namespace) -> int:
     if arguments.new_key is not None:
         return _new_key(Path(arguments.new_key), arguments.join)
-    from flowrl.cluster.host import HostSettings, serve_runs
+    from flowrl.cluster.host import print_to_stderr, serve_runs
+    from flowrl.cluster.join_file import RunHasEnded
+
+    try:
+        serve_runs(_host_settings(arguments))
+    except RunHasEnded as ended:  # before this host could join: nothing is left to do
+        print_to_stderr(f"flowrl: {ended}")
+    return 0
+
+
+def _host_settings(arguments: Namespace) -> HostSettings:
+    from flowrl.cluster.host import HostSettings
     from flowrl.cluster.join_file import join_source
 
     name = arguments.name if arguments.name is not None else socket.gethostname()
-    settings = HostSettings(
+    return HostSettings(
         join_source(arguments.join, Path(arguments.key) if arguments.key is not None else None),
         HostOffer(name, tuple(arguments.labels)),
         arguments.address,
@@ -77,8 +89,6 @@ def host(arguments: Namespace) -> int:
         arguments.stay,
         0.0 if arguments.rejoin is None else seconds_of("--rejoin", arguments.rejoin),
     )
-    serve_runs(settings)
-    return 0
 
 
 def hosts_arguments(parser: ArgumentParser) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from flowrl.cluster.launcher import LaunchStatus
 from flowrl.machine.child_process import exit_text
@@ -28,12 +30,14 @@ class HostCommand:
     words: Sequence[str]
     log: Path
     text: bytes = field(default=b"", repr=False)  # its standard input
+    keeps_input_open: bool = False  # so that it ends when this process has ended
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     next_start_s: float | None = (
         None  # of the monotonic clock; None while it runs or when it is over
     )
     is_over: bool = False
+    why_over: str = ""  # unless it has ended well
 
     def start(self) -> None:
         self.next_start_s = None
@@ -46,11 +50,20 @@ class HostCommand:
                 start_new_session=True,  # Ctrl-C in the terminal reaches the run only, which ends its hosts
             )
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError), self.process.stdin as stdin:
-            stdin.write(self.text)
+        feed = (self.process.stdin, self.text, self.keeps_input_open)
+        # in a thread, as a command that connects to another machine may read it late
+        threading.Thread(target=_feed, args=feed, name=self.name, daemon=True).start()
+
+    def close_input(self) -> None:
+        """Close the standard input of a command that has ended."""
+        if self.process is not None and self.process.stdin is not None:
+            with suppress(OSError):
+                self.process.stdin.close()
 
     def last_line(self) -> str:
         """The last line of its log, which usually says why it has ended."""
+        if not self.log.exists():
+            return ""
         with self.log.open("rb") as log:
             log.seek(max(os.fstat(log.fileno()).st_size - LAST_BYTES, 0))
             lines = log.read().decode(errors="replace").strip().splitlines()
@@ -60,9 +73,17 @@ class HostCommand:
 class HostCommands:
     """Starts commands, starts those again that fail, and ends them."""
 
-    def __init__(self, commands: Sequence[HostCommand], restarts: int) -> None:
-        """A command that has failed more than `restarts` times is not started again."""
-        self._commands, self._restarts = commands, restarts
+    def __init__(
+        self,
+        commands: Sequence[HostCommand],
+        restarts: int,
+        advice: Callable[[int, str], str] = lambda status, last_line: "",
+    ) -> None:
+        """A command that has failed more than `restarts` times is not started again.
+
+        `advice` tells from an exit status and the last line what the user can do, where another try is of no use.
+        """
+        self._commands, self._restarts, self._advice = commands, restarts, advice
 
     def start(self) -> None:
         for command in self._commands:
@@ -81,16 +102,23 @@ class HostCommands:
         failure = ""
         if all(command.is_over for command in self._commands):
             failure = f"no host is left; the last one: {news[-1] if news else 'it has ended'}"
-        return LaunchStatus(failure=failure, news=news)
+        missing = "; ".join(command.why_over for command in self._commands if command.why_over)
+        return LaunchStatus(failure=failure, missing=missing, news=news)
 
     def _after_end(self, command: HostCommand, status: int) -> str:
+        command.close_input()
         what = f"{command.name} {exit_text(status)}"
         last = command.last_line()
         if last:
             what += f" ({last})"
-        if status == 0 or command.restarts >= self._restarts:
+        if status == 0:
             command.is_over = True
-            return what if status == 0 else f"{what}; it is not started again; see {command.log}"
+            return what
+        advice = self._advice(status, last)
+        if advice or command.restarts >= self._restarts:
+            command.is_over = True
+            command.why_over = f"{what}; {advice or f'it is not started again; see {command.log}'}"
+            return command.why_over
         wait_s = min(FIRST_WAIT_S * 2**command.restarts, MOST_WAIT_S)
         command.restarts += 1
         command.next_start_s = time.monotonic() + wait_s
@@ -107,6 +135,16 @@ class HostCommands:
         for process in running:
             _signal_group(process, signal.SIGKILL)
             process.wait()
+        for command in self._commands:
+            command.close_input()
+
+
+def _feed(stdin: IO[bytes], text: bytes, keeps_open: bool) -> None:
+    with suppress(OSError, ValueError):  # the command has ended
+        stdin.write(text)
+        stdin.flush()
+        if not keeps_open:
+            stdin.close()
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:

@@ -132,6 +132,7 @@ class JoinedHosts:
         self.own_key: Path | None = None  # the file of a key that was made for this run
         self._join_files: dict[Path, RunIdentity] = {}
         self._needed = rendezvous.hosts or 1
+        self._have_been_enough = False  # once they were, a run that recovers can do with fewer
         self.launched: LaunchedHosts | None = None  # what starts hosts, if people do not
         self._refused = RefusalCounts()  # messages, by reason and host
         self._is_closed = False
@@ -238,11 +239,19 @@ class JoinedHosts:
                 if any(map(offer.matches, open_places)):
                     raise HostError(f"host '{offer.name}' cannot take part: {why}")
             lacking = "" if open_places else unmet_needs(offers)
-            if len(offers) >= self._needed and not open_places and not lacking:
+            is_placeable = not open_places and not lacking
+            if len(offers) >= self._needed and is_placeable:
+                self._have_been_enough = True
+                return offers
+            missing = self.launched.missing if self.launched is not None else ""
+            is_over = time.monotonic() > deadline
+            if self._have_been_enough and is_placeable and (missing or is_over):
                 return offers
             if self.launched is not None and self.launched.failure:
                 raise HostError(self.launched.failure)
-            if time.monotonic() > deadline:
+            if missing and not self._have_been_enough:
+                raise HostError(missing)
+            if is_over:
                 raise HostError(self._missing_text(open_places, lacking))
 
     def _missing_text(self, open_places: list[str], lacking: str) -> str:

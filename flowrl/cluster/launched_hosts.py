@@ -43,6 +43,16 @@ class LaunchedHosts:
             )
             return "; ".join(failed)
 
+    @property
+    def missing(self) -> str:
+        """Why some hosts that a launcher should start will not come."""
+        with self._lock:
+            return "; ".join(
+                f"launch {label}: {why}"
+                for label, s in self._statuses.items()
+                if (why := s.failure or s.missing)
+            )
+
     def take_news(self) -> list[str]:
         """The lines for the user since the last call."""
         with self._lock:

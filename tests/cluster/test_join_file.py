@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowrl.channels.keys import Keys, new_pair, write_key
+from flowrl.cli.main import main
 from flowrl.cluster.join_file import (
     JoinInfo,
     RunHasEnded,
@@ -68,6 +69,14 @@ def test_a_file_is_read_again_each_time(tmp_path: Path) -> None:
     write_end(path, RUN)
     with pytest.raises(RunHasEnded, match="the run has ended"):
         find_run()
+
+
+def test_a_host_that_finds_that_its_run_has_ended_is_done(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_end(tmp_path / "join.json", RUN)
+    assert main(["host", "--join", str(tmp_path / "join.json")]) == 0
+    assert "join.json: the run has ended" in capfd.readouterr().err
 
 
 def test_the_end_keeps_the_identity_and_no_secret(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgpack
 import pytest
@@ -20,6 +20,7 @@ from flowrl.cluster.compatibility import host_warnings, incompatibilities, machi
 from flowrl.cluster.control_socket import MAX_RECEIVED_BYTES
 from flowrl.cluster.join_file import RunIdentity
 from flowrl.cluster.joined_hosts import HostError, JoinedHosts
+from flowrl.cluster.launched_hosts import LaunchedHosts
 from flowrl.cluster.messages import (
     PROTOCOL,
     EndSites,
@@ -163,6 +164,34 @@ def test_waiting_goes_on_until_all_needs_are_met(hosts: JoinedHosts, guest: Gues
 
     assert {offer.name for offer in hosts.wait(["any"], lacking)} == {"a", "b"}
     other.close()
+
+
+class Launched:
+    """What launchers say, as the test sets it."""
+
+    is_waiting, failure, missing = False, "", ""
+
+    def take_news(self) -> list[str]:
+        return []
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_host_that_will_not_come_ends_the_first_wait_but_not_a_recovery(
+    hosts: JoinedHosts, guest: Guest
+) -> None:
+    launched, hosts._needed = Launched(), 2
+    hosts.launched = cast(LaunchedHosts, launched)
+    guest.join("a")
+    guest.receive()
+    launched.missing = "b has no Python"
+    with pytest.raises(HostError, match=r"^b has no Python$"):
+        hosts.wait(["a"])
+    hosts._needed = 1
+    assert [offer.name for offer in hosts.wait(["a"])] == ["a"]
+    hosts._needed = 2
+    assert [offer.name for offer in hosts.wait(["a"])] == ["a"]
 
 
 def test_a_silent_host_that_comes_back_is_told_that_it_was_dropped(

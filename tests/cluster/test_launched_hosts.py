@@ -95,6 +95,33 @@ def test_a_command_that_ignores_sigterm_is_killed(
     assert command.process.returncode == -9
 
 
+@pytest.mark.usefixtures("impatient")
+def test_a_command_for_which_there_is_advice_is_not_started_again(tmp_path: Path) -> None:
+    lost = python(tmp_path, "import sys; sys.exit('no key')")
+    waits = HostCommand("host process 1", ["sleep", "60"], tmp_path / "log2")
+    advice = {(1, "no key"): "make one"}
+    commands = HostCommands([lost, waits], 2, lambda *end: advice.get(end, ""))
+    commands.start()
+    until(lambda: commands.watch().missing)
+    status = commands.watch()
+    assert status.missing == "host process 0 ended with status 1 (no key); make one"
+    assert status.failure == ""
+    commands.end()
+
+
+def test_a_command_whose_input_stays_open_notices_the_end(tmp_path: Path) -> None:
+    code = "import sys; print(sys.stdin.readline(), flush=True); sys.stdin.read(); print('end')"
+    command = python(tmp_path, code, b"a text\n")
+    command.keeps_input_open = True
+    command.start()
+    until(lambda: b"a text" in command.log.read_bytes())
+    assert command.process is not None
+    assert command.process.poll() is None
+    command.close_input()
+    assert command.process.wait(SOON_S) == 0
+    assert command.last_line() == "end"
+
+
 # launchers in their thread
 
 
@@ -158,6 +185,13 @@ def test_a_launcher_that_cannot_start_says_why(tmp_path: Path, error: Exception,
     until(lambda: hosts.failure)
     assert hosts.failure == text
     assert not hosts.is_waiting
+    hosts.end()
+
+
+def test_hosts_that_will_not_come_are_named_with_their_launcher(tmp_path: Path) -> None:
+    hosts = launched(ToyLauncher(LaunchStatus(missing="b has no Python")), tmp_path)
+    until(lambda: hosts.missing)
+    assert (hosts.missing, hosts.failure) == ("launch toy: b has no Python", "")
     hosts.end()
 
 
