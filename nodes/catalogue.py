@@ -115,6 +115,8 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "kubernetes": "flowrl.cluster.launchers.kubernetes:Kubernetes",
         "local": "flowrl.cluster.launchers.local:Local",
         "ray": "flowrl.cluster.launchers.ray:Ray",
+        "slurm": "flowrl.cluster.launchers.slurm:Slurm",
+        "ssh": "flowrl.cluster.launchers.ssh:Ssh",
     },
     "storage": {
         "memory": "flowrl.nodes.buffers.storage.storage:MemoryStorage",

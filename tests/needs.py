@@ -15,6 +15,8 @@ PROGRAMS = {  # name: the commands that will do
     "ip": ("ip",),  # iproute2
     "zsh": ("zsh",),
     "fish": ("fish",),
+    "sshd": ("sshd",),  # openssh-server
+    "slurmctld": ("slurmctld",),  # with slurmd and munge
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
 }
 

@@ -53,6 +53,8 @@ ELSEWHERE = [
     ("docs/graph", "  - agent, expert -> buffer", "tests/graph/test_graph_page.py"),
     ("docs/clusters", "# cluster.yaml", "tests/cluster/test_clusters_page.py"),
     ("docs/clusters", "# rights.yaml", "tests/cluster/test_kubernetes.py"),
+    ("docs/clusters", "# graph.yaml", "tests/cluster/test_clusters_page.py"),
+    ("docs/clusters", "# job.sh", "tests/cluster/test_slurm.py"),
     ("docs/clusters", "# my_launcher.py", "tests/cluster/test_clusters_page.py"),
     ("docs/clusters", "flowrl.Rendezvous(launch=", "tests/cluster/test_clusters_page.py"),
 ]

@@ -60,15 +60,6 @@ class HostCommand:
             with suppress(OSError):
                 self.process.stdin.close()
 
-    def last_line(self) -> str:
-        """The last line of its log, which usually says why it has ended."""
-        if not self.log.exists():
-            return ""
-        with self.log.open("rb") as log:
-            log.seek(max(os.fstat(log.fileno()).st_size - LAST_BYTES, 0))
-            lines = log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else ""
-
 
 class HostCommands:
     """Starts commands, starts those again that fail, and ends them."""
@@ -108,7 +99,7 @@ class HostCommands:
     def _after_end(self, command: HostCommand, status: int) -> str:
         command.close_input()
         what = f"{command.name} {exit_text(status)}"
-        last = command.last_line()
+        last = last_line(command.log)
         if last:
             what += f" ({last})"
         if status == 0:
@@ -137,6 +128,16 @@ class HostCommands:
             process.wait()
         for command in self._commands:
             command.close_input()
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log, which usually says why something has ended; nothing if there is no line."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as log:
+        log.seek(max(os.fstat(log.fileno()).st_size - LAST_BYTES, 0))
+        lines = log.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 def _feed(stdin: IO[bytes], text: bytes, keeps_open: bool) -> None:

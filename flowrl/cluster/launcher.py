@@ -45,8 +45,8 @@ class LaunchStatus:
 
     waiting: str = ""  # why hosts cannot have joined yet, such as a job that is queued
     failure: str = ""  # why no host will come any more
-    missing: str = ""  # why some of them will not, while others may
     news: Sequence[str] = field(default=())  # lines for the user, since the last status
+    missing: str = ""  # why some hosts will not come, while others may
 
 
 class Launcher(Part):

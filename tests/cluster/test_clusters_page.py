@@ -14,6 +14,7 @@ from tests.cluster.test_launch import BASIC
 from tests.sites.run_comparison import run_graph
 
 PAGE = (Path(__file__).parents[2] / "docs/clusters.md").read_text(encoding="utf-8")
+GRAPHS = re.findall(r"```yaml\n(# graph\.yaml.*?)```", PAGE, re.S)
 FILES = re.findall(r"```yaml\n(# cluster\.yaml.*?)```", PAGE, re.S)
 [MY_LAUNCHER] = re.findall(r"```python\n(# my_launcher\.py.*?)```", PAGE, re.S)
 [FROM_PYTHON] = re.findall(r"```python\n(import flowrl\n.*?)```", PAGE, re.S)
@@ -30,6 +31,12 @@ def _beside_my_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_each_file_is_a_launcher(text: str) -> None:
     Path("cluster.yaml").write_text(text, encoding="utf-8")
     assert load_launch("cluster.yaml")
+
+
+@pytest.mark.parametrize("text", GRAPHS)
+def test_each_graph_is_sound(text: str) -> None:
+    Path("graph.yaml").write_text(text, encoding="utf-8")
+    assert flowrl.load("graph.yaml").check().graph.launch
 
 
 @pytest.mark.slow

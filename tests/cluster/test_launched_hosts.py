@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.cluster.host_commands import HostCommand, HostCommands
+from flowrl.cluster.host_commands import HostCommand, HostCommands, last_line
 from flowrl.cluster.join_file import JoinInfo, RunIdentity
 from flowrl.cluster.launched_hosts import LaunchedHosts
 from flowrl.cluster.launcher import HostOrder, Launcher, LaunchStatus
@@ -119,7 +119,7 @@ def test_a_command_whose_input_stays_open_notices_the_end(tmp_path: Path) -> Non
     assert command.process.poll() is None
     command.close_input()
     assert command.process.wait(SOON_S) == 0
-    assert command.last_line() == "end"
+    assert last_line(command.log) == "end"
 
 
 # launchers in their thread
