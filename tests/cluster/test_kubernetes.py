@@ -472,7 +472,6 @@ def test_a_run_survives_an_evicted_pod_a_second_pod_of_an_index_and_a_deaf_serve
 
     notes = Notes(40, disturb)
     assert run_on_pods(graph, tmp_path, notes, 150).run().digest == serial["digest"]
-    assert any("was evicted (EvictionByEvictionAPI)" in line for line in notes.notes)
     assert_nothing_is_left(server)
 
 

@@ -32,6 +32,11 @@ PAGE = (Path(__file__).parents[2] / "docs/clusters.md").read_text(encoding="utf-
 [JOB] = re.findall(r"```sh\n(#!/bin/sh\n# job\.sh.*?)```", PAGE, re.S)
 
 
+in_make_chaos = pytest.mark.skipif(
+    "FLOWRL_TESTS_HARM_CLUSTERS" not in os.environ, reason="`make chaos` harms the cluster"
+)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmCluster]:
     with slurm_cluster() as made:
@@ -65,6 +70,7 @@ def test_a_job_has_the_bits_of_one_thread(
     assert "secret" not in "".join(path.read_text() for path in (out / "hosts").iterdir())
 
 
+@in_make_chaos
 def test_a_job_that_is_cancelled_from_outside_ends_the_run_with_the_cause(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -82,6 +88,7 @@ def test_an_impossible_job_is_refused_with_the_reason_of_slurm(
         run_on(CARTPOLE, tmp_path / "run", Notes(), 20, partition="nowhere").run()
 
 
+@in_make_chaos
 def test_the_job_of_the_page_goes_on_when_it_is_put_back_into_the_queue(
     cluster: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -92,7 +99,7 @@ def test_the_job_of_the_page_goes_on_when_it_is_put_back_into_the_queue(
     (tmp_path / "job.sh").write_text(job)
     out = tmp_path / "run"
     number = cluster.call("sbatch", "--parsable", f"--chdir={tmp_path}", str(tmp_path / "job.sh"))
-    until(lambda: list(out.glob("snapshots/*/manifest.json")), "the run does not begin")
+    until(lambda: list(out.glob("snapshots/[0-9]*/manifest.json")), "the run does not begin")
     cluster.call("scancel", "--batch", "--signal=USR1", number)  # as before the time limit
     state = ("squeue", "--noheader", "--format=%T %r")
     until(lambda: cluster.call(*state).startswith("PENDING"), "it is not put back")
@@ -107,6 +114,7 @@ def test_the_job_of_the_page_goes_on_when_it_is_put_back_into_the_queue(
 
 
 # The last test: Slurm needs its time to find its nodes again.
+@in_make_chaos
 def test_a_host_is_killed_and_the_run_recovers_without_the_controller(
     cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,8 +26,8 @@ def own_wheel() -> tuple[str, bytes]:
     """The name and the content of a wheel of this flowrl."""
     files = dict(_files())
     info = f"flowrl-{VERSION}.dist-info"
-    files[f"{info}/METADATA"] = _metadata("METADATA")
-    files[f"{info}/entry_points.txt"] = _metadata("entry_points.txt")
+    files[f"{info}/METADATA"] = _metadata("METADATA", "PKG-INFO")
+    files[f"{info}/entry_points.txt"] = _metadata("entry_points.txt", "entry_points.txt")
     files[f"{info}/WHEEL"] = WHEEL.encode()
     files[f"{info}/RECORD"] = "".join(
         [*(f"{name},{_digest(files[name])},{len(files[name])}\n" for name in sorted(files)),
@@ -51,9 +51,11 @@ def _files() -> Iterator[tuple[str, bytes]]:
                     yield name, path.read_bytes()
 
 
-def _metadata(name: str) -> bytes:
+def _metadata(name: str, in_egg_info: str) -> bytes:
+    """A file about the installed package. In a checkout it may be in `flowrl.egg-info`, under another name."""
     try:
-        text = importlib.metadata.distribution("flowrl").read_text(name)
+        installed = importlib.metadata.distribution("flowrl")
+        text = installed.read_text(name) or installed.read_text(in_egg_info)
     except importlib.metadata.PackageNotFoundError:
         text = None
     if text is None:
