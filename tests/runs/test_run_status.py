@@ -154,7 +154,7 @@ def test_a_service_and_a_part_have_rows_of_their_own_in_top(tmp_path: Path) -> N
     found = rates_between(before, after)
     envs, a = (next(n for n in found.nodes if n.instance == name) for name in ("envs", "a"))
     assert envs.firing > 0.6
-    assert a.parts["thinking"] <= a.firing < 0.4
+    assert a.parts["thinking"] - 0.05 <= a.firing < 0.4  # they are not read at the same time
     rows = [line.split()[0] for line in top_text(found).splitlines()[3:8]]
     assert rows == ["node", "a", "thinking", "b", "envs"]
 
