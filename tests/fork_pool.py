@@ -43,7 +43,7 @@ MODULES = (  # what env workers and sites of toy nodes import
     "tests.sites.site_nodes",
     "tests.toys.toy_nodes",
 )
-MOST_BYTES = 1 << 17  # of a message
+MOST_BYTES, MOST_FDS = 1 << 17, 250  # of a message
 
 
 class ForkPool:
@@ -98,8 +98,15 @@ class ForkPool:
     def _ask(self, request: Mapping[str, Any], fds: Sequence[int]) -> int:
         with self._lock:
             self._process = self._process or self._start()
-            socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
-            return int(self._socket.recv(64))
+            status = self._process.poll()
+            assert status is None, f"the fork pool has ended with status {status}"
+            message = json.dumps(request).encode()
+            assert len(message) <= MOST_BYTES
+            assert len(fds) <= MOST_FDS
+            socket.send_fds(self._socket, [message], fds)
+            answer = self._socket.recv(64)
+            assert answer, f"the fork pool has ended: it was asked to {request}"
+            return int(answer)
 
     def close(self) -> None:
         """End the pool."""
@@ -115,6 +122,7 @@ class ForkedProcess:
     def __init__(self, pool: ForkPool, pid: int) -> None:
         self._pool, self.pid = pool, pid
         self._pidfd = os.pidfd_open(pid)
+        self._lock = Lock()  # one thread reaps it, as with `subprocess.Popen`
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -131,13 +139,14 @@ class ForkedProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
     def _wait(self, ms: int) -> int | None:
-        if self.returncode is None:
-            poll = select.poll()
-            poll.register(self._pidfd, select.POLLIN)
-            if poll.poll(ms):
-                self.returncode = self._pool.exit_status(self.pid)
-                os.close(self._pidfd)
-        return self.returncode
+        with self._lock:
+            if self.returncode is None:
+                poll = select.poll()
+                poll.register(self._pidfd, select.POLLIN)
+                if poll.poll(ms):
+                    self.returncode = self._pool.exit_status(self.pid)
+                    os.close(self._pidfd)
+            return self.returncode
 
 
 def main() -> None:
@@ -148,7 +157,7 @@ def main() -> None:
     gc.freeze()  # pages that the collector does not touch stay shared
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         while True:
-            message, fds, *_ = socket.recv_fds(requests, MOST_BYTES, 250)
+            message, fds, *_ = socket.recv_fds(requests, MOST_BYTES, MOST_FDS)
             if not message:
                 return
             request = json.loads(message)

@@ -65,7 +65,7 @@ def run_nondeterministic_graph(data: st.DataObject) -> None:
     assume(found.ok and not found.deterministic)
     schedules = found.program.round_schedules
     assume(all(sum(schedule.firings.values()) <= MOST_FIRINGS for schedule in schedules))
-    limit, placement = data.draw(limits), data.draw(placements(graph, thread_places))
+    limit, placement = data.draw(limits), data.draw(placements(graph, all_places))
     with tempfile.TemporaryDirectory() as folder:
         facts = run_graph(graph, placement, Path(folder) / "r", **{**limit, "time_s": 5.0})
     event(facts["why"])

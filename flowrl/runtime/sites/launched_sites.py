@@ -316,7 +316,7 @@ class LaunchedSites:
         with_peers = {self.layout.host(peer) for peer in self._addresses.peers[name]} - {""}
         own_host = self.layout.host(
             name
-        )  # of what it needs, it is known only there that it is free
+        )  # only there are the resources that it needs known to be free
         place = own_host if name in self.layout.needs else self.layout.places[name]
         host = self.hosts.listen_again(name, place, self._addresses, with_peers)
         if host:
