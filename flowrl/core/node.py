@@ -184,12 +184,39 @@ class Node:
         _refuse_replaced(owner, self.Config, params, links)
         self.config: Any = config if config is not None else make_config(owner, self.Config, params)
         self.ctx = context if context is not None else Context(owner, seed=seed)
+        self.__class__ = type(self).configured(self.config)
         for name, port in self.ports.items():
             if isinstance(port, Link):
                 if name not in links and not port.optional:
                     raise TypeError(f"{owner}: missing the link '{name}'; give it by keyword")
                 setattr(self, name, links.get(name))
         self.setup()
+
+    @classmethod
+    def configured(cls, config: Any) -> type[Self]:
+        """Return the class of nodes with these parameters.
+
+        A type whose ports depend on its parameters returns `cls.with_ports(…)`.
+        """
+        return cls
+
+    @classmethod
+    def with_ports(cls, ports: Mapping[str, Port]) -> type[Self]:
+        """Return a subclass that declares these ports after its own.
+
+        `fire` receives the values of the added inputs after the others, as `*inputs`.
+        """
+        for name in ports:
+            if not name.isidentifier() or name in {
+                *dir(cls),
+                *_OWN_NAMES,
+                *cls.Config.model_fields,
+            }:
+                what = f"'{name}' cannot be the name of a port of {cls.__name__}"
+                raise UnsoundError(what, "choose another name, of letters, digits and _")
+        own = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": None}
+        is_configured = {"configured": classmethod(lambda cls, config: cls)}
+        return type(cls.__name__, (cls,), {**own, **is_configured, **ports})
 
     @classmethod
     def fires_on_any(cls, config: Any) -> bool:
@@ -319,8 +346,11 @@ def _check_fire(cls: type[Node]) -> None:
     if cls.fire is Node.fire:
         return
     expected = [name for name, port in cls.ports.items() if isinstance(port, In | StateIn)]
-    declared = list(inspect.signature(cls.fire).parameters)[1:]
-    if declared != expected:
+    parameters = [*inspect.signature(cls.fire).parameters.values()][1:]
+    takes_more = bool(parameters) and parameters[-1].kind is inspect.Parameter.VAR_POSITIONAL
+    declared = [parameter.name for parameter in parameters]
+    fits = declared[:-1] == expected[: len(declared) - 1] if takes_more else declared == expected
+    if not fits:
         raise TypeError(
             f"{cls.__name__}.fire takes ({', '.join(declared)}); its input ports are ({', '.join(expected)}), "
             "and both must agree in name and order"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
-from flowrl.core.node import Node
+from flowrl.core.node import Node, UnsoundError
 from flowrl.core.ports import In, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.keywords import FAILURES, NODE_KEYS, TORCH_THREADS
@@ -67,6 +67,12 @@ class NodeReader:
         config = self.params.read_config(cls.Config, written, shared, path, NODE_KEYS)
         keys = self.read_engine_keys(name, item, cls)
         if config is None:
+            return None
+        try:
+            cls = cls.configured(config)
+        except UnsoundError as error:
+            location = own[error.key].entry_location if error.key in own else item.entry_location
+            self.problems.add(location, f"{path}: {error.what}", error.hint)
             return None
         text = str(type_name.value)
         return NodeSpec(name, text, cls, config, written, *keys, shared)

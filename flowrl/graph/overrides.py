@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from flowrl.core.errors import GraphError, Problem, Problems, spelling_hint
-from flowrl.core.ports import In, Link, StateIn
+from flowrl.core.node import Node
+from flowrl.core.ports import Out, Service, StateOut
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.edge_reader import option_problem
 from flowrl.graph.keywords import NODE_KEYS, PART_KEYS, ROOT_KEYS, is_file
@@ -90,7 +91,7 @@ class Overrides:
         cls, key = self.node_type(node), path[1]
         if cls is None or key in NODE_KEYS or key in cls.Config.model_fields:
             return self.set_parameter(tree, ["nodes", *path], value)
-        if key in cls.ports:
+        if key in cls.ports or (_has_further_ports(cls) and len(path) == 3):
             self.note_edge_option(PortRef(prefix + name, key), cls, path[2:], value)
             return tree
         known = {*cls.Config.model_fields, *cls.ports, *NODE_KEYS}
@@ -159,7 +160,7 @@ class Overrides:
                     continue
 
     def note_edge_option(self, to: PortRef, cls: NodeType, path: KeyPath, value: YamlValue) -> None:
-        if not isinstance(cls.ports[to.port], In | StateIn | Link):
+        if isinstance(cls.ports.get(to.port), Out | StateOut | Service):
             hint = "options belong to the edge's input: NODE.INPUT.OPTION"
             self.problems.add(value.location, f"{to} is an output", hint)
         elif len(path) != 1:
@@ -195,3 +196,8 @@ def _settings_named(word: str, nodes: Mapping[str, NodeSpec]) -> list[str]:
     return sorted(
         (key for key in keys if key.endswith(f".{word}")), key=lambda key: (len(key), key)
     )
+
+
+def _has_further_ports(cls: NodeType) -> bool:
+    """Return whether the ports of a type depend on its parameters, so that not all of them are known yet."""
+    return any("configured" in vars(base) for base in cls.__mro__ if base is not Node)
