@@ -192,6 +192,12 @@ def test_the_nodes_on_the_page_can_be_fired_and_described() -> None:
     assert names["clip_reward"](rows, low=-0.5)["reward"].tolist() == [1.0, -0.5, 0.5]
     bonus = names["Bonus"](weight=1.0)
     assert bonus.fire(rows)["reward"].tolist() == [4.0, -1.0, 1.5]
+    exec(by_hand("nodes", "Ports that depend on parameters"), names)
+    shifted = names["Shifts"](shifts={"low": -1, "high": 1}).fire(rows)
+    assert {name: batch["reward"].tolist() for name, batch in shifted.items()} == {
+        "low": [2.0, -3.0, -0.5],
+        "high": [4.0, -1.0, 1.5],
+    }
     exec(by_hand("nodes", "Facts"), names)
     described = type("Described", (names["Bonus"],), {"describe": names["describe"]})
     facts = described.describe(bonus.config, Surroundings({"data": rows.schema}, {}, frozenset()))
