@@ -142,6 +142,7 @@ def test_a_limit_may_be_written_as_a_power(tmp_path: Path) -> None:
     [
         ({"seed": 1.5}, "run: seed is 1.5; expected a whole number from 0 to"),
         ({"seed": True}, "run: seed is True; expected a whole number from 0 to"),
+        ({"placement": {"c": "process"}}, "placement is {'c': 'process'}; expected a text"),
         ({"set": "c.steps=3"}, "set is 'c.steps=3'; expected values by key, such as"),
         ({"steps": 0}, "run: steps is 0; expected a whole number of 1 or more"),
         ({"steps": -5}, "run: steps is -5; expected a whole number"),

@@ -29,6 +29,11 @@ Placement = Mapping[InstanceId, Place]  # of the instances that it names
 
 def resolve_placement(graph: Graph, text: str) -> Placement:
     """The placement that `--placement` names: by its name, a YAML file, or `collector=process,learner=thread`."""
+    if not isinstance(text, str):  # from Python
+        raise UsageError(
+            f"placement is {shortened_repr(text)}; expected a text: `processes`, `collector=process,learner=thread`, "
+            "the name of one of the graph's placements, or of a YAML file"
+        )
     text = text.strip()
     if text in graph.placements:
         return read_placement(graph, graph.placements[text], f"placements.{text}")
