@@ -1,0 +1,1 @@
+"""Leagues: who plays against whom, and how often each player wins."""
