@@ -27,6 +27,8 @@ ACTED = "acted"  # whether it did in this one; if not, its reward and flags are 
 REWARD, TERMINATED, TRUNCATED = "reward", "terminated", "truncated"
 INFO = PREFIX  # before the names of the listed entries of its `info`
 RETURN, LENGTH = "return", "length"  # of its episode so far, in the env's own rewards
+SEED = "seed"  # of the env's episode; NO_SEED if it was reset without one
+NO_SEED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class AgentColumns:
             INFO + name: Column(as_bits(column), (self.count, *column.shape))
             for name, column in self.info.items()
         }
-        return NestedColumns({**obs, **flags, **ends, **scalars, **info})
+        return NestedColumns({**obs, **flags, **ends, **scalars, **info, SEED: Column("int64")})
 
     @property
     def actions(self) -> Column:

@@ -21,9 +21,11 @@ from flowrl.nodes.envs.agent_rows import (
     ACTIVE,
     INFO,
     LENGTH,
+    NO_SEED,
     OBS,
     RETURN,
     REWARD,
+    SEED,
     TERMINATED,
     TRUNCATED,
     AgentColumns,
@@ -170,6 +172,7 @@ class SharedAgentsEnv:
         for leaf, name in self._leaves:
             record[name][positions] = rows[leaf]
         record[RETURN], record[LENGTH] = self._return, self._length
+        record[SEED] = NO_SEED if self._seed is None else self._seed
 
     def _next_active(self, record: Array, before: Sequence[str], after: Sequence[str]) -> list[str]:
         """The agents that act in the next step; none if the env's episode is over."""
