@@ -272,6 +272,7 @@ class ActionBox:
     """The bounds of real-valued actions, to which (-1, 1) is scaled."""
 
     def __init__(self, action: Column) -> None:
+        self.dims = len(action.shape)
         low, high = action_bounds(action)
         self.middle = ((low + high) / 2).astype(np.float32)
         self.half = ((high - low) / 2).astype(np.float32)

@@ -51,8 +51,15 @@ from flowrl.nodes.models.action_mask import has_mask, mask_leaf
 from flowrl.nodes.models.heads import Heads
 from flowrl.nodes.models.input_columns import Inputs, input_columns
 from flowrl.nodes.models.model import Model, checked_model
-from flowrl.nodes.observations import columns_under
-from flowrl.nodes.policy import ENV_SETTING, NOTHING_FOUND, LearnMode, Policy, unroll_column
+from flowrl.nodes.observations import ObsColumns, columns_under
+from flowrl.nodes.policy import (
+    ENV_SETTING,
+    NOTHING_FOUND,
+    AnyActMode,
+    LearnMode,
+    Policy,
+    unroll_column,
+)
 from flowrl.nodes.schedules import (
     ResultSchedule,
     Scheduled,
@@ -78,7 +85,7 @@ ROW_COLUMNS: Schema = {
 
 LIKELIHOODS = ("logp", "behaviour")  # columns that say how likely actions were
 
-UnrollRule = Literal["never", "recurrent", "always"]
+UnrollRule = Literal["never", "recurrent", "possible", "always"]
 
 
 class Target(BaseConfig, title="target rule"):
@@ -154,7 +161,8 @@ class Algorithm(Policy):
     acting_network: ClassVar[str] = "net"  # the name of the network that acts
     # Squashing algorithms choose real-valued actions in (-1, 1), which are scaled to their bounds.
     squashes: ClassVar[bool] = False
-    # Whether rows are unrolls (`unroll_steps`): never, with a recurrent model only, or always.
+    # Whether rows are unrolls (`unroll_steps`): never, with a recurrent model only, with it and, if the graph says so,
+    # with any other ("possible"), or always.
     unrolls: ClassVar[UnrollRule] = "never"
     # Whether `learn` says when batch normalisation learns the statistics of a batch (`network.batch_statistics`).
     learns_batch_statistics: ClassVar[bool] = False
@@ -189,7 +197,7 @@ class Algorithm(Policy):
         self.nets = {name: self._resolved(net) for name, net in self.networks().items()}
         self._check_memory()
         self._check_exploring()
-        self.masks = mask_leaf(self.obs) is not None
+        self.masks = mask_leaf(self.own_obs) is not None
 
     # What a subclass declares
 
@@ -219,19 +227,29 @@ class Algorithm(Policy):
     # What follows from it
 
     @property
+    def own_obs(self) -> ObsColumns:
+        """What acts observes this: the env's observations, or with several agents those of one."""
+        return self.obs
+
+    @property
+    def own_action(self) -> Column:
+        """What acts does this: the env's action, or with several agents that of one."""
+        return self.action
+
+    @property
     def action_size(self) -> int:
         """The number of real-valued actions, or of n."""
-        return int(self.action.n or np.prod(self.action.shape, dtype=np.int64))
+        return int(self.own_action.n or np.prod(self.own_action.shape, dtype=np.int64))
 
     @property
     def scales_actions(self) -> bool:
         """Whether actions are chosen in (-1, 1) and scaled to their bounds."""
-        return self.squashes and np.dtype(self.action.dtype).kind == "f"
+        return self.squashes and np.dtype(self.own_action.dtype).kind == "f"
 
     @property
     def box(self) -> ActionBox | None:
         """The bounds to which actions are scaled, if they are."""
-        return ActionBox(self.action) if self.scales_actions else None
+        return ActionBox(self.own_action) if self.scales_actions else None
 
     @property
     def unit_action(self) -> Column:
@@ -290,12 +308,12 @@ class Algorithm(Policy):
     def learn_mode(self, seed: int, compute: Compute = DEFAULT) -> LearnMode:
         return self.Learn(self, seed, compute)
 
-    def collect_mode(self, seed: int) -> NetworkActMode:
+    def collect_mode(self, seed: int) -> AnyActMode:
         return self._act_mode(
             [*self.collect_steps(), *self.explore], self.collect_columns(), seed, True
         )
 
-    def eval_mode(self, seed: int) -> NetworkActMode:
+    def eval_mode(self, seed: int) -> AnyActMode:
         return self._act_mode(self.eval_steps(), {"action": self.action}, seed, False)
 
     @property
@@ -311,7 +329,7 @@ class Algorithm(Policy):
             return super().score_columns()
         return {SCORES: Column("float32", (self.action.n,))}
 
-    def scoring_mode(self, seed: int) -> NetworkActMode:
+    def scoring_mode(self, seed: int) -> AnyActMode:
         columns = {"action": self.action, **self.score_columns()}
         head = next(head for head in SCORE_HEADS if head in self.acting_heads())
         return self._act_mode([*self.eval_steps(), keep_scores(head)], columns, seed, False)
@@ -323,7 +341,13 @@ class Algorithm(Policy):
 
     def _act_mode(
         self, steps: Sequence[ActingStep], outputs: Schema, seed: int, explores: bool
+    ) -> AnyActMode:
+        return self.network_act_mode(steps, outputs, seed, explores)
+
+    def network_act_mode(
+        self, steps: Sequence[ActingStep], outputs: Schema, seed: int, explores: bool
     ) -> NetworkActMode:
+        """The mode that acts with the acting network and these steps, and gives these columns."""
         net = self.nets[self.acting_network]
         rng = np.random.default_rng(seed)
         return NetworkActMode(
@@ -338,7 +362,7 @@ class Algorithm(Policy):
             outputs,
             memory=net.model.memory_columns(),
             rng=rng,
-            action_space=self.action,
+            action_space=self.own_action,
             to_env=self.box.to_env if self.box else None,
         )
 
@@ -365,7 +389,7 @@ class Algorithm(Policy):
         steps = configured_parts(self.config, "explore", ExploringStep)
         for place, step in enumerate(steps):
             step.place = place
-            step.check_action(self.action)
+            step.check_action(self.own_action)
         return steps
 
     def _resolved(self, net: Net) -> Net:
@@ -378,11 +402,11 @@ class Algorithm(Policy):
             hint = "take `norm: true` (layer norm); batch renormalisation is for the policy crossq"
             raise UnsoundError(what, hint, "model")
         if net.masked:
-            has_mask(self.obs, getattr(net.heads[net.masked], "n", 0))
+            has_mask(self.own_obs, getattr(net.heads[net.masked], "n", 0))
         return replace(net, model=model)
 
     def _check_actions(self) -> None:
-        action = self.action
+        action = self.own_action
         hint = f"try {self.other_algorithms}" if self.other_algorithms else ""
         if self.actions == "discrete" and (action.n is None or action.shape):
             raise UnsoundError(
@@ -414,6 +438,9 @@ class Algorithm(Policy):
                     what = f"only the network '{self.acting_network}' of {self.name} can be recurrent, not '{name}'"
                 hint = "take an mlp, or the policy r2d2, or ppo with `unroll_steps`"
                 raise UnsoundError(what, hint, "model")
+            if rule == "possible" and remembers and steps is None:
+                what = "a recurrent model must learn from unrolls"
+                raise UnsoundError(what, "give the policy `unroll_steps: 16`", "unroll_steps")
             if rule == "recurrent" and remembers != (steps is not None):
                 what = "a recurrent model must learn from unrolls, and any other model from steps"
                 hint = "give the policy `unroll_steps: 16` and the model `type: gru`, or neither"

@@ -57,7 +57,7 @@ class LearnBatch:
         if batch is not None and name in batch:
             return self._tensor(batch[name])
         if name == "unit_action" and self._box is not None:
-            flat = self.action.flatten(1)
+            flat = self.action.flatten(-self._box.dims)  # (B, n), or (B, N, n) of several agents
             return (flat - self._tensor(self._box.middle)) / self._tensor(self._box.half)
         prefix = name + SEPARATOR
         leaves = [] if batch is None else [k for k in batch if k.startswith(prefix)]
@@ -301,21 +301,22 @@ class NetworkLearnMode:
 
         for name, net in self.policy.nets.items():
             network: Network = getattr(self, name)
-            if not hasattr(network.module, "observe"):
+            if not (hasattr(network.module, "observe") and network.keeps_statistics):
                 continue
-            inputs = {
-                n: b.unit_action if n == "action" and self.box else getattr(b, n)
-                for n in net.inputs
-            }
+            inputs = self.observed_inputs(net, b)
             if self.compute.group.size > 1:
-                if not network.keeps_statistics:
-                    continue
                 gather = self.compute.group.gather
                 inputs = {n: map_values(values, gather) for n, values in inputs.items()}
             if list(inputs) == ["obs"]:
                 network.observe(inputs["obs"])
             else:
                 network.observe(**inputs)
+
+    def observed_inputs(self, net: Net, b: LearnBatch) -> dict[str, Any]:
+        """What the statistics of a network's inputs are updated with, by the names of the inputs."""
+        return {
+            n: b.unit_action if n == "action" and self.box else getattr(b, n) for n in net.inputs
+        }
 
     def _update_targets(self) -> None:
         for name, net in self.policy.nets.items():

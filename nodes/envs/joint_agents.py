@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import gymnasium
@@ -14,14 +14,21 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.parallel_api import common_space
 from flowrl.nodes.models.features import ACTION_MASK
 
+STATE = "state"  # the leaf with the env's own state
 OBSERVATION = "observation"  # PettingZoo's name for the observation beside a mask
 
 
-class JointAgentsEnv(gymnasium.Env):
-    """An episode ends when no agent is active any more: truncated, if any agent's last step was."""
+REWARDS = "rewards"  # the entry of `info` with the reward of each agent
 
-    def __init__(self, env: Any, mean: bool) -> None:
-        self._env, self._mean = env, mean
+
+class JointAgentsEnv(gymnasium.Env):
+    """An episode ends when no agent is active any more: truncated, if any agent's last step was.
+
+    `info` has the reward of each agent. With `state`, the env's own state is a leaf of the observations.
+    """
+
+    def __init__(self, env: Any, mean: bool, state: bool = False) -> None:
+        self._env, self._mean, self._state = env, mean, state
         self.metadata = getattr(env, "metadata", {})
         self.render_mode = getattr(env, "render_mode", None)
         self._agents = list(env.possible_agents)
@@ -36,6 +43,8 @@ class JointAgentsEnv(gymnasium.Env):
         }
         if self._masks:
             leaves[ACTION_MASK] = MultiBinary(n * int(self._action_space.n))
+        if state:
+            leaves[STATE] = _state_space(env)
         self.observation_space = Dict(leaves)
         self.action_space = _joint_action_space(self._action_space, n)
 
@@ -53,7 +62,10 @@ class JointAgentsEnv(gymnasium.Env):
         cut = over and any(truncated.get(a, False) and not terminated.get(a) for a in active)
         total = float(sum(rewards.values()))
         reward = total / len(self._agents) if self._mean else total
-        return self._joint_obs(obs), reward, over and not cut, cut, dict(infos)
+        own = np.array([rewards.get(agent, 0.0) for agent in self._agents], np.float32)
+        going_on = [a for a in active if truncated.get(a, False) and not terminated.get(a)]
+        observed = self._joint_obs(obs, going_on if cut else ())
+        return observed, reward, over and not cut, cut, {REWARDS: own, **infos}
 
     def render(self) -> Any:
         return self._env.render()
@@ -61,11 +73,14 @@ class JointAgentsEnv(gymnasium.Env):
     def close(self) -> None:
         self._env.close()
 
-    def _joint_obs(self, obs: Mapping[str, Any]) -> dict[str, Array]:
-        """What each agent observes; zeros in the rows of those that are not active."""
+    def _joint_obs(self, obs: Mapping[str, Any], cut: Collection[str] = ()) -> dict[str, Array]:
+        """What each agent observes; zeros in the rows of those that are not active.
+
+        Agents that are `cut` off count as alive in their last observation, which has a value.
+        """
         space = self.observation_space
         assert isinstance(space, Dict)
-        alive = np.array([agent in self._env.agents for agent in self._agents], np.int8)
+        alive = np.array([a in self._env.agents or a in cut for a in self._agents], np.int8)
         each: Any = space["agents"]
         rows = np.zeros(each.shape, each.dtype)
         masks = np.ones((len(rows), int(self._action_space.n)), np.int8) if self._masks else None
@@ -76,6 +91,8 @@ class JointAgentsEnv(gymnasium.Env):
                 if masks is not None and alive[row]:
                     masks[row] = own[ACTION_MASK]
         joint: dict[str, Array] = {"agents": rows, "alive": alive}
+        if self._state:
+            joint[STATE] = np.asarray(self._env.state(), space[STATE].dtype)
         return joint if masks is None else {**joint, ACTION_MASK: masks.reshape(-1)}
 
 
@@ -88,6 +105,19 @@ def _joint_observation_space(space: Any, n: int) -> Any:
         return MultiDiscrete([space.n] * n)
     raise UnsoundError(
         f"agents observe {space}", "wrap the env: a Box, or a Discrete from 0", "env"
+    )
+
+
+def _state_space(env: Any) -> Any:
+    space = getattr(env, "state_space", None)
+    if isinstance(space, Box):
+        return space
+    found = "no `state_space`" if space is None else f"the state space {space}"
+    raise UnsoundError(
+        f"`state: true`, and the env has {found}",
+        "leave it out (what all agents observe is the state then), or give the env a `state_space` that is a Box, "
+        "and `state()`",
+        "env.state",
     )
 
 

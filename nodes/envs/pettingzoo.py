@@ -41,8 +41,17 @@ class PettingZoo(Gymnasium):
             "for `joint`: the sum of the agents' rewards (the default), or their mean over all agents, active or not",
         )
 
+        state: bool = param(
+            False,
+            "for `joint`: the env's own state is observed as the leaf `state`, for policies that learn from it",
+        )
+
         @model_validator(mode="after")
         def check_shared(self) -> Any:
+            if self.agents == "shared" and self.state:
+                raise ValueError(
+                    "`state` is for `agents: joint`, where one policy learns for all agents; leave it out"
+                )
             if self.agents == "shared" and self.reward is not None:
                 raise ValueError(
                     "`reward` is for `agents: joint`; with `agents: shared` each agent gets its own "
@@ -82,7 +91,9 @@ class PettingZoo(Gymnasium):
 
         from flowrl.nodes.envs.joint_agents import JointAgentsEnv
 
-        joint = JointAgentsEnv(self._make_parallel(index), self.config.reward == "mean")
+        joint = JointAgentsEnv(
+            self._make_parallel(index), self.config.reward == "mean", self.config.state
+        )
         limit = self.config.max_episode_steps
         return joint if limit is None else TimeLimit(joint, limit)
 

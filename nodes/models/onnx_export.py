@@ -67,6 +67,10 @@ def export_onnx(policy: Policy, weights: State | None, path: Path) -> Path:
             f"{name} cannot be exported: its model is recurrent, and an ONNX file keeps no memory between steps; "
             "expected a policy that acts by each observation alone"
         )
+    if policy.own_obs is not policy.obs:
+        raise UsageError(
+            f"{name} cannot be exported: it acts for several agents; expected a policy that acts for one"
+        )
     module = ActingModule(policy, [in_torch(step, name) for step in policy.eval_chain()], weights)
     if importlib.util.find_spec("onnx") is None:
         raise UsageError(

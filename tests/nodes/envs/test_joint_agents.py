@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from gymnasium.utils.env_checker import check_env
 
 from flowrl.core.batch import Column
@@ -18,6 +19,7 @@ from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.ppo import Ppo
 from tests.nodes.env_managers.manager_kinds import KINDS
+from tests.nodes.envs.agent_envs import NumberedAgents
 
 
 def joint_agents(
@@ -84,6 +86,46 @@ def test_an_episode_ends_with_its_last_agent(
     env.reset(seed=0)
     assert env.step(np.zeros(2, np.int64))[2:4] == (False, False)
     assert env.step(np.zeros(2, np.int64))[2:4] == flags
+
+
+def test_agents_that_are_cut_off_count_as_alive_in_their_last_observation() -> None:
+    env = joint_agents(stays=[9, 2, 9], cut_after=2).make(0)
+    env.reset(seed=0)
+    env.step(np.zeros(3, np.int64))
+    last, _, _, truncated, _ = env.step(np.zeros(3, np.int64))
+    assert truncated
+    assert last["alive"].tolist() == [1, 0, 1]
+    assert last["agents"].tolist() == [[1, 3], [2, 3], [3, 3]]
+
+
+def test_info_has_the_reward_of_each_agent() -> None:
+    env = joint_agents(stays=[3, 1, 3]).make(0)
+    env.reset(seed=0)
+    assert env.step(np.array([0, 1, 0]))[4]["rewards"].tolist() == [1, 1, 0]
+    assert env.step(np.array([0, 1, 2]))[4]["rewards"].tolist() == [1, 0, 1]
+
+
+def test_the_state_of_the_env_is_a_leaf_on_request() -> None:
+    part = PettingZoo(id=f"{__name__}:AgentsWithState", state=True)
+    obs, _ = part.spec()
+    assert isinstance(obs, NestedColumns)
+    assert obs.columns["state"] == Column("float32", (2,))
+    env = part.make(0)
+    assert env.reset(seed=0)[0]["state"].tolist() == [0, 3]
+    assert env.step(np.zeros(3, np.int64))[0]["state"].tolist() == [1, 3]
+    with pytest.raises(UnsoundError, match="the env has no `state_space`; leave it out"):
+        PettingZoo(id="tests.nodes.envs.agent_envs:NumberedAgents", state=True).spec()
+    with pytest.raises(ValueError, match="`state` is for `agents: joint`"):
+        PettingZoo(id=f"{__name__}:AgentsWithState", agents="shared", state=True)
+
+
+class AgentsWithState(NumberedAgents):
+    """Its state is the time and the number of agents."""
+
+    state_space = Box(0, 99, (2,), np.float32)
+
+    def state(self) -> Any:
+        return np.array([self.t, len(self.agents)])
 
 
 def test_a_limit_and_wrappers_apply_to_all_agents_together() -> None:
