@@ -11,7 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array, Column
 from flowrl.core.state import State
 from flowrl.nodes.observations import NestedColumns, ObsColumns, leaf_columns, leaf_value
-from flowrl.nodes.policy import Policy, made_policy
+from flowrl.nodes.policy import AnyActMode, Policy, made_policy
 
 
 class GreedyPolicy:
@@ -20,18 +20,23 @@ class GreedyPolicy:
     def __init__(self, policy: Policy, weights: State | None = None, seed: int = 0) -> None:
         """`weights` may be omitted for a policy that acts without them."""
         self.policy, self._weights = made_policy(policy), weights
-        self._mode: Any = self.policy.eval_mode(seed)
-        if weights is not None:
-            self._mode.load(weights)
-        elif not self.policy.acts_without_weights:
+        if weights is None and not self.policy.acts_without_weights:
             raise ValueError(
                 f"{type(self.policy).__name__} needs weights to act; give those of a learner: `learner.state()`"
             )
+        self._mode: Any = self.act_mode(seed)
         self.memory: dict[str, Array] = {}
 
     def __repr__(self) -> str:
         policy = self.policy
         return f"<GreedyPolicy {type(policy).__name__}: {policy.obs} -> {policy.action}>"
+
+    def act_mode(self, seed: int, explores: bool = False) -> AnyActMode:
+        """Return a new act mode with the weights: one that explores as collectors do, or a greedy one."""
+        mode = (self.policy.collect_mode if explores else self.policy.eval_mode)(seed)
+        if self._weights is not None:
+            mode.load(self._weights)
+        return mode
 
     def act(self, obs: Any) -> Any:
         """Return the action for one observation, or the actions for a batch of them (B, …)."""

@@ -56,6 +56,11 @@ VERBS = {  # verb: module, function, description
     "schema": ("graphs", "schema", "JSON schema of the graph format, for editors"),
     "eval": ("ended_runs", "evaluate", "evaluate a checkpoint of a run, usually the best one"),
     "export": ("ended_runs", "export", "write the policy of a checkpoint as an ONNX file"),
+    "tournament": (
+        "leagues",
+        "tournament",
+        "let trained runs play against each other, and rate them",
+    ),
     "plot": ("ended_runs", "plot", "the learning curves of runs, as a picture"),
     "ps": ("live_runs", "ps", "the active runs of this user on this machine"),
     "top": ("live_runs", "top", "where the time of a run goes, and how full its edges are"),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
-from flowrl.checks.check import check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.checkpoint import read_acting
 from flowrl.core.errors import RunError
 from flowrl.core.project_modules import importable_modules
@@ -48,9 +48,14 @@ def load_policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy
     else:
         trained = find_trained_graph(run)
         path, graph = trained.checkpoint(checkpoint), trained.graph
-    state, info = read_acting(path)
     loaded = load_graph(graph)
     checked = check(loaded, in_fork=can_fork(), elsewhere=loaded.graph.nodes).require_sound()
+    return policy_of_checkpoint(checked, path)
+
+
+def policy_of_checkpoint(checked: CheckedGraph, path: Path) -> TrainedPolicy:
+    """Make the policy of a graph with the weights of a checkpoint's file."""
+    state, info = read_acting(path)
     learner = _learner_of(checked.graph, info["node"], path)
     make = getattr(learner.cls, "trained_policy", None)
     if make is None:
