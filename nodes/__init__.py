@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.buffers.storage.storage import MemoryStorage as MemoryStorage
     from flowrl.nodes.buffers.transforms.her import Her as Her
     from flowrl.nodes.collectors.episode_collector import EpisodeCollector as EpisodeCollector
+    from flowrl.nodes.collectors.match_collector import MatchCollector as MatchCollector
     from flowrl.nodes.collectors.sample_collector import SampleCollector as SampleCollector
     from flowrl.nodes.datasets.dataset_reader import DatasetReader as DatasetReader
     from flowrl.nodes.datasets.dataset_writer import DatasetWriter as DatasetWriter

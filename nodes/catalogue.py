@@ -35,6 +35,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "thread_env_manager": "flowrl.nodes.env_managers.thread_env_manager:ThreadEnvManager",
         "sample_collector": "flowrl.nodes.collectors.sample_collector:SampleCollector",
         "episode_collector": "flowrl.nodes.collectors.episode_collector:EpisodeCollector",
+        "match_collector": "flowrl.nodes.collectors.match_collector:MatchCollector",
         "naive_buffer": "flowrl.nodes.buffers.naive_replay_buffer:NaiveReplayBuffer",
         "episode_buffer": "flowrl.nodes.buffers.episode_replay_buffer:EpisodeReplayBuffer",
         "sequence_buffer": "flowrl.nodes.buffers.sequence_replay_buffer:SequenceReplayBuffer",

@@ -1,0 +1,324 @@
+"""The collector of matches: the player that learns against itself, or against the opponents of a league."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.config import param, parts
+from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.ports import Out, StateIn
+from flowrl.core.state import State
+from flowrl.nodes.collectors.actor import CollectedSteps
+from flowrl.nodes.collectors.collector import ActingPolicy, Collector, requested_count
+from flowrl.nodes.collectors.episodes import episode_offsets, episode_quotas, order_by_env
+from flowrl.nodes.collectors.match_mode import MatchMode, Player
+from flowrl.nodes.collectors.match_rows import EndedMatch, MatchEnvs
+from flowrl.nodes.collectors.transitions import row_schema, transitions
+from flowrl.nodes.devices import available_device, device_facts
+from flowrl.nodes.envs.spec import EnvSpec
+from flowrl.nodes.league.matches import (
+    FIRST_SCRIPTED,
+    ITSELF,
+    Assignment,
+    assignments,
+    opponent_weights,
+)
+from flowrl.nodes.observations import flatten_columns
+from flowrl.nodes.origin import NO_WEIGHTS_VERSION, OFFSET_COLUMN
+from flowrl.nodes.policy import Policy, policy_for, use_device
+
+
+class MatchCollector(Collector):
+    """Each token holds the rows of the player that learns, of `n_episode` whole matches against other players.
+
+    Players are bound to the sides of an env for a whole match. A match is a function of its seed and of the weights of
+    its players, so it can be played again from its row in `results`.
+    """
+
+    matches = StateIn(
+        "matches",
+        optional=True,
+        about="the opponents, from a league; without it, the player plays against itself",
+    )
+    results = Out("match_results", optional=True, about="a row for each match")
+
+    class Config(Collector.Config):
+        n_episode: int = param(8, "matches in each token, over all envs", ge=1)
+        most_steps: int = param(
+            100_000, "steps of a match; a longer match is an error, it may never end", ge=1
+        )
+        player: str = param("main", "the name of the player that learns, in the league")
+        sides: int = param(
+            2, "sides of a match; the agents of an env are dealt out to them evenly, in order", ge=2
+        )
+        opponents: Any = parts(
+            "policy",
+            "opponents that do not learn, such as `random`, or `expert` with a checkpoint; the league names them in "
+            "the same order (`scripted`)",
+        )
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        spec, policy = cls.spec_and_policy(config, surroundings)
+        _check_config(config, spec, policy)
+        _scripted_policies(config, spec)
+        extra = cls.extra_columns(config, policy, spec)
+        rows = row_schema(spec.obs, spec.action, extra)
+        return Facts(
+            outs={
+                "data": {**rows, OFFSET_COLUMN: Column("int32")},
+                "results": result_schema(config.sides, len(config.opponents)),
+            },
+            rows={"results": config.n_episode},
+            env_steps=None if config.counts else 0,
+            acts_on={"weights": policy.weights_columns()},
+            **device_facts(config, policy, False, surroundings.runs_here),
+        )
+
+    def setup(self) -> None:
+        self._first_env = 0  # the first of the envs that play one more match, if quotas differ
+        self._played = 0  # matches whose results were returned
+        self._matches: State | None = None
+        self._has_begun = False  # whether the envs are at the beginning of a match
+        self.envs = self._match_envs(self.envs)
+        super().setup()
+        _check_config(self.config, self.envs.spec(), self.policy)
+
+    def _match_envs(self, managers: Any) -> Any:
+        self._envs = MatchEnvs(managers)
+        return self._envs.rows
+
+    def reset_env(self, envs: Any = None) -> None:
+        """Continue with new matches, in other envs if given."""
+        super().reset_env(None if envs is None else self._match_envs(envs))
+        self._has_begun = False
+
+    def reset_policy(self, policy: ActingPolicy) -> None:
+        """Let another policy act for the player that learns, from now on."""
+        super().reset_policy(policy)
+        spec = self.envs.spec()
+        self._own = Player(self.config.player, self.mode, self.policy)
+        self._scripted = [
+            self._player(name, one) for name, one in _scripted_policies(self.config, spec).items()
+        ]
+        self._opponents: dict[tuple[int, int], Player] = {}  # by number and version
+        self._match_mode = MatchMode(self.policy, spec.count)
+        self._actor.set_mode(self._match_mode, self.policy.collect_columns())
+
+    def _player(self, name: str, policy: Policy, weights: State | None = None) -> Player:
+        mode = policy.collect_mode(0)  # each match replaces its random numbers
+        use_device(mode, available_device(self.config.device))
+        if weights is not None:
+            mode.load(weights)
+        return Player(name, mode, self.policy)
+
+    def fire(self, weights: State | None, matches: State | None = None) -> dict[str, Batch]:
+        """Play the next matches with the newest weights."""
+        data, results = self.collect(weights=weights, matches=matches)
+        return {"data": data, "results": results}
+
+    def collect(
+        self,
+        n_episode: int | None = None,
+        weights: State | None = None,
+        matches: State | None = None,
+    ) -> tuple[Batch, Batch]:
+        """Play `n_episode` matches (by default as configured); return the rows of the player, and the results."""
+        n = requested_count("n_episode", n_episode, self.config.n_episode)
+        self._load_weights(weights)
+        if matches is not None and matches is not self._matches:
+            self._matches, self._opponents = matches, {}
+        if not self._has_begun:
+            self._actor.reset()
+            self._has_begun = True
+        steps, ended = self._play(self._dealt(n))
+        dropped = sum(len(one.columns["reward"]) for one in steps)
+        rows = transitions(order_by_env(steps, self._actor.count), self.policy.gamma)
+        rows[OFFSET_COLUMN] = episode_offsets(rows["last"])
+        episodes = [episode for one in steps for episode in one.episodes]
+        count = len(rows["last"])
+        self._report(count, episodes, dropped - count, rows["action"])
+        self._played += n
+        return Batch(flatten_columns(rows)), self._results(ended)
+
+    def _dealt(self, n: int) -> list[list[Assignment]]:
+        """The matches of each env, which are fixed before any is played: short ones are not preferred."""
+        if self._matches is not None and (table := assignments(self._matches, self.config.player)):
+            chosen = [table[k % len(table)] for k in range(n)]
+        else:
+            version = NO_WEIGHTS_VERSION if self._weights is None else self._weights.version
+            sides = [(self._played + k) % self.config.sides for k in range(n)]
+            chosen = [Assignment(ITSELF, version, side) for side in sides]
+        quotas = episode_quotas(n, self._envs.count, self._first_env).tolist()
+        self._first_env = (self._first_env + n) % self._envs.count
+        remaining = iter(chosen)
+        return [[next(remaining) for _ in range(quota)] for quota in quotas]
+
+    def _play(
+        self, dealt: list[list[Assignment]]
+    ) -> tuple[list[CollectedSteps], list[tuple[Assignment, EndedMatch]]]:
+        """Play the matches of each env; return the steps of the player that learns, and the results.
+
+        A match that fails with its env is played again, with the env's next seed.
+        """
+        steps, agents, mode = [], self._envs.agents, self._match_mode
+        played: list[list[tuple[Assignment, EndedMatch]]] = [[] for _ in dealt]
+        sides = np.zeros(len(dealt), np.int64)  # of the player, in the match of each env
+        lengths = np.zeros(len(dealt), np.int64)
+        seeds = self._envs.seeds
+        for env, matches in enumerate(dealt):
+            if matches:
+                sides[env] = matches[0].side
+                self._bind(env, matches[0], int(seeds[env]))
+        left = np.array([len(matches) for matches in dealt])
+        while left.any():
+            playing = np.flatnonzero(left)
+            ids = (playing[:, None] * agents + np.arange(agents)).reshape(-1)
+            mode.ids = None if len(playing) == len(dealt) else ids
+            collected = self._actor.step(mode.ids)
+            steps.append(self._rows_of_player(collected, sides))
+            lengths[playing] += 1
+            for match in self._envs.take_ended():
+                env = match.env
+                assignment, lengths[env] = dealt[env][len(played[env])], 0
+                if not match.failed:
+                    played[env].append((assignment, match))
+                    left[env] -= 1
+                if left[env]:
+                    assignment = dealt[env][len(played[env])]
+                    sides[env] = assignment.side
+                    self._bind(env, assignment, int(self._envs.seeds[env]))
+            self._check_lengths(lengths)
+        return steps, [one for of_env in played for one in of_env]
+
+    def _bind(self, env: int, assignment: Assignment, seed: int) -> None:
+        """Give each agent of an env its player for the match that begins now."""
+        agents, sides = self._envs.agents, self.config.sides
+        opponent = self._opponent(assignment)
+        for agent in range(agents):
+            side = agent * sides // agents
+            player = self._own if side == assignment.side else opponent
+            self._match_mode.seats[env * agents + agent] = player.seat(seed, agent)
+
+    def _opponent(self, assignment: Assignment) -> Player:
+        number, version, _ = assignment
+        if number == ITSELF:
+            return self._own
+        if number <= FIRST_SCRIPTED:
+            return self._scripted[FIRST_SCRIPTED - number]
+        key = number, version
+        if key not in self._opponents:
+            assert self._matches is not None  # it names the opponent
+            weights = opponent_weights(self._matches, number, version)
+            name = f"{number}@{version}"
+            self._opponents[key] = self._player(name, self.policy, weights)
+        return self._opponents[key]
+
+    def _rows_of_player(self, collected: CollectedSteps, sides: Array) -> CollectedSteps:
+        """Keep the steps of the player that learns, which has one of the sides in each env."""
+        agents = self._envs.agents
+
+        def is_own(rows: Array) -> Array:
+            own: Array = rows % agents * self.config.sides // agents == sides[rows // agents]
+            return own
+
+        ids = np.arange(self._actor.count) if collected.ids is None else collected.ids
+        episodes = [e for e in collected.episodes if is_own(np.array(e.env_id))]
+        return collected.select(is_own(ids))._replace(episodes=episodes)
+
+    def _check_lengths(self, lengths: Array) -> None:
+        longest = int(lengths.argmax())
+        if lengths[longest] >= self.config.most_steps:
+            raise ValueError(
+                f"env {longest}: a match has not ended after {self.config.most_steps:,} steps; give the env "
+                "`max_episode_steps`, or this node more `most_steps`"
+            )
+
+    def _results(self, ended: list[tuple[Assignment, EndedMatch]]) -> Batch:
+        sides = self.config.sides
+        returns = np.array([match.returns for _, match in ended]).reshape(len(ended), sides, -1)
+        of_sides = returns.sum(2)
+        own = np.array([assignment.side for assignment, _ in ended])
+        version = self._weights_version
+        columns = {
+            "version": [version] * len(ended),
+            "opponent": [a.opponent for a, _ in ended],
+            "opponent_version": [version if a.opponent == ITSELF else a.version for a, _ in ended],
+            "side": own,
+            "seed": [match.seed for _, match in ended],
+            "score": scores(of_sides, own),
+            "returns": of_sides,
+            "length": [match.length for _, match in ended],
+        }
+        schema = result_schema(sides, len(self._scripted))
+        return Batch({n: np.array(columns[n], column.dtype) for n, column in schema.items()})
+
+    def state_dict(self) -> dict[str, Any]:
+        matches = {"first_env": self._first_env, "played": self._played, "seeds": self._envs.seeds}
+        return {**super().state_dict(), **matches, "has_begun": self._has_begun}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._first_env, self._played = int(state["first_env"]), int(state["played"])
+        self._has_begun = bool(state["has_begun"])
+        self._envs.restore_seeds(np.array(state["seeds"]))
+
+
+def result_schema(sides: int, scripted: int) -> Schema:
+    """The columns of results, with so many scripted opponents."""
+    number = Column("int64")
+    return {
+        "version": number,
+        "opponent": Column("int64", low=float(FIRST_SCRIPTED + 1 - scripted)),
+        "opponent_version": number,
+        "side": number,
+        "seed": number,
+        "score": Column("float32"),
+        "returns": Column("float64", (sides,)),
+        "length": number,
+    }
+
+
+def scores(returns: Array, sides: Array) -> Array:
+    """The scores of the players on these sides, by the returns of all sides (B, sides).
+
+    The side with the highest return wins (1); if several have it, it is a draw of these (0.5).
+    """
+    best = returns == returns.max(1, keepdims=True)
+    won: Array = best[np.arange(len(returns)), sides]
+    return np.where(won, np.where(best.sum(1) == 1, 1.0, 0.5), 0.0)
+
+
+def _scripted_policies(config: Any, spec: EnvSpec) -> dict[str, Policy]:
+    """The scripted opponents, by names for messages."""
+    found = {}
+    for k, part in enumerate(config.opponents):
+        policy = policy_for(part, spec.obs, spec.action)
+        name = type(policy).__name__.lower()
+        if not policy.acts_without_weights:
+            what = f"the opponent {name} needs weights, which nothing gives it"
+            hint = "take `{type: expert, checkpoint: FILE}`, or let the league play against earlier versions"
+            raise UnsoundError(what, hint, "opponents")
+        found[f"{name} (opponent {k + 1})"] = policy
+    return found
+
+
+def _check_config(config: Any, spec: EnvSpec, policy: Policy) -> None:
+    if spec.agents == 1:
+        what = "a match needs an env whose agents act by themselves, and each of these envs is one agent"
+        hint = "write `env: {type: pettingzoo, agents: shared, …}`"
+        raise UnsoundError(what, hint, "envs")
+    if spec.agents % config.sides:
+        what = f"{spec.agents} agents of an env are not {config.sides} teams of equal size"
+        hint = f"give `sides: {spec.agents}`, or an env with other teams"
+        raise UnsoundError(what, hint, "sides")
+    if policy.unroll_steps is not None:
+        what = f"{type(policy).__name__} learns from unrolls, and the rows are whole matches"
+        raise UnsoundError(what, "take a policy that learns from single steps", "policy")
+    if getattr(policy.config, "reset_options", None):
+        what = "the options of `reset` change a match, which is played again from its seed alone"
+        raise UnsoundError(what, "leave `reset_options` out", "policy.reset_options")

@@ -1,0 +1,108 @@
+"""Acts in matches: each row with the player that has its seat, whose random numbers follow from the match alone.
+
+A player acts on one observation at a time. So its actions depend on the match's seed and on the weights of the players,
+and not on the other matches that are played meanwhile; networks return other bits for other numbers of rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowrl.core.batch import Array, Schema
+from flowrl.core.reseeding import Reseeding
+from flowrl.core.state import State
+from flowrl.nodes.policy import Policy, act_mode_state, load_act_mode_state
+
+
+class MatchGenerators(Reseeding):
+    """Replaces the generators of a saved state by those of one seat in one match."""
+
+    def __init__(self, seed: int, seat: int) -> None:
+        super().__init__(f"match {seed}, seat {seat}")
+        self._replaced = 0
+
+    def _derived(self, saved: str) -> int:
+        self._replaced += 1
+        digest = hashlib.sha256(f"{self._key}/{self._replaced}".encode()).digest()
+        return int.from_bytes(digest[:8], "little")
+
+
+class Player:
+    """An act mode for one row at a time, whose state and memory are those of a seat."""
+
+    def __init__(self, name: str, mode: Any, policy: Policy) -> None:
+        """`policy` is that of the rows. A mode without its memory columns has a memory of its own."""
+        self.name, self.mode, self._action = name, mode, policy.action
+        self.memory: Schema = getattr(mode, "memory", {})
+        self.has_memory_of_rows = self.memory == policy.memory_columns()
+
+    def seat(self, seed: int, seat: int) -> Seat:
+        """The player's seat at the beginning of a match with this seed."""
+        state = MatchGenerators(seed, seat).generators(act_mode_state(self.mode))
+        memory = {name: np.zeros((1, *c.shape), c.dtype) for name, c in self.memory.items()}
+        return Seat(self, state, memory)
+
+    def act(self, state: Any, obs: Array, memory: Mapping[str, Array]) -> dict[str, Array]:
+        """The columns of one step (1, …), by one observation (1, …)."""
+        load_act_mode_state(self.mode, state)
+        output: dict[str, Array] = (
+            self.mode.forward(obs, memory) if memory else self.mode.forward(obs)
+        )
+        action = np.asarray(output["action"])
+        if action.shape != (1, *self._action.shape):
+            raise ValueError(
+                f"the player '{self.name}' outputs an action as {action.dtype}{list(action.shape)} for 1 observation; "
+                f"it must be {self._action} for each"
+            )
+        return output
+
+
+@dataclass(slots=True)
+class Seat:
+    """The seat of one agent in one match: who acts there, and what it remembers of the match."""
+
+    player: Player
+    state: Any
+    memory: dict[str, Array]
+
+    def act(self, obs: Array, memory_of_row: Mapping[str, Array]) -> dict[str, Array]:
+        """The columns of the next step (1, …)."""
+        shared = self.player.has_memory_of_rows
+        output = self.player.act(self.state, obs, memory_of_row if shared else self.memory)
+        self.state = act_mode_state(self.player.mode)
+        if not shared:
+            self.memory = {name: output[name] for name in self.memory}
+            return {name: column for name, column in output.items() if name not in self.memory}
+        return output
+
+
+class MatchMode:
+    """The act mode of all rows of some envs: it lets each row's player act."""
+
+    def __init__(self, policy: Policy, rows: int) -> None:
+        """The columns are those of `policy`. Columns that a player does not output are zeros."""
+        self.memory = policy.memory_columns()
+        self._columns = {**policy.collect_columns(), "action": policy.action, **self.memory}
+        self.seats: list[Seat | None] = [None] * rows
+        self.ids: Array | None = None  # the rows that act next; None: all
+
+    def load(self, state: State) -> None:
+        """Players have weights of their own."""
+
+    def forward(self, obs: Array, memory: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """Map observations (B, …) of the rows `ids`, and their memory, to the columns (B, …)."""
+        rows = range(len(obs)) if self.ids is None else self.ids.tolist()
+        columns = {n: np.zeros((len(rows), *c.shape), c.dtype) for n, c in self._columns.items()}
+        for k, row in enumerate(rows):
+            seat = self.seats[row]
+            assert seat is not None  # every row that acts is in a match
+            known = {name: array[k : k + 1].copy() for name, array in (memory or {}).items()}
+            output = seat.act(obs[k : k + 1].copy(), known)
+            for name in columns.keys() & output.keys():
+                columns[name][k] = output[name][0]
+        return columns
