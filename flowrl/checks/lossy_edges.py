@@ -34,6 +34,20 @@ def may_lack_tokens_anywhere(program: SerialProgram) -> set[str]:
     return set().union(*map(may_lack_tokens, schedules))
 
 
+def nodes_that_may_skip_firings(program: SerialProgram) -> set[str]:
+    """Return the nodes that may fire less often in a round than planned: they, or their pacers, may lack tokens."""
+    return with_paced_nodes(program, may_lack_tokens_anywhere(program))
+
+
+def with_paced_nodes(program: SerialProgram, nodes: set[str]) -> set[str]:
+    """Return these nodes, and all that they pace, directly or through others."""
+    found = set(nodes)
+    pacers = {name: paced.source.node for paced in program.paced for name in paced.schedule.firings}
+    while more := {name for name, pacer in pacers.items() if pacer in found} - found:
+        found |= more
+    return found
+
+
 def lossy_edge_problems(graph: Graph, program: SerialProgram) -> Iterator[Problem]:
     """Yield a problem for each lossless edge that is joined with a lossy one."""
     for schedule in program.schedules:

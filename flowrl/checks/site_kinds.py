@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.checks.lossy_edges import may_lack_tokens, queue_count
-from flowrl.checks.serial_program import SerialProgram
+from flowrl.checks.lossy_edges import may_lack_tokens, queue_count, with_paced_nodes
 from flowrl.graph.model import Edge
 from flowrl.graph.replica_pairs import replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout
@@ -25,22 +24,14 @@ QUEUED_VERSIONS = 2  # versions that may wait while another one is evaluated
 
 def free_sites(checked: CheckedGraph, layout: SiteLayout) -> frozenset[str]:
     """Return the sites on which only free nodes fire. Without any other site there is none: rounds synchronise them."""
-    free_nodes = _free_nodes(checked.program)
+    program = checked.program
+    free_nodes = with_paced_nodes(program, may_lack_tokens(program.round))
     bound: set[str] = set()
     free: set[str] = set()
     for (node, _), site in layout.site_of.items():
         if checked.graph.nodes[node].fires:
             (free if node in free_nodes else bound).add(site)
     return frozenset(free - bound) if bound else frozenset()
-
-
-def _free_nodes(program: SerialProgram) -> set[str]:
-    """Return the nodes that may lack tokens, and the nodes that they pace."""
-    pacers = {name: paced.source.node for paced in program.paced for name in paced.schedule.firings}
-    free = may_lack_tokens(program.round)
-    while more := {name for name, pacer in pacers.items() if pacer in free} - free:
-        free |= more
-    return free
 
 
 def paced_sites(checked: CheckedGraph, layout: SiteLayout) -> frozenset[str]:

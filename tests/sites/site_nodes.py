@@ -196,6 +196,33 @@ class ProgressLearner(Learner):
         return super().fire(data)
 
 
+class LateCollector(Node):
+    """A collector that waits in its first firing until a `ProgressLearner` has gone some iterations ahead."""
+
+    role = "collector"
+    data = Out("samples")
+
+    class Config(Config):
+        ahead: int = param(8, "train iterations")
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        return Facts(outs={"data": TABLE}, env_steps=1)
+
+    def setup(self) -> None:
+        self.fired = 0
+
+    def fire(self) -> Batch:
+        with ProgressLearner.moved:
+            if not ProgressLearner.moved.wait_for(
+                lambda: ProgressLearner.at[0] >= self.config.ahead, timeout=20
+            ):
+                raise RuntimeError(f"the learner did not go on to {self.config.ahead}")
+        self.fired += 1
+        self.ctx.count(env_steps=1)
+        return table(self.fired)
+
+
 class WaitingEvaluator(Evaluator):
     """An evaluator that waits until the learner is some versions ahead."""
 

@@ -17,6 +17,7 @@ from flowrl.graph.model import Limits
 from flowrl.render.catalogue_text import show_type
 from flowrl.render.report import schedule_lines
 from flowrl.runs.run import Run
+from tests.sites.site_nodes import ProgressLearner
 from tests.toys.toy_runs import toy_graph
 
 OWN = "tests.sites.site_nodes"
@@ -229,6 +230,44 @@ def test_a_lag_is_kept_in_a_warm_up_in_which_its_reader_does_not_fire(tmp_path: 
     assert found["fired"]["l"] == 403
     log = (tmp_path / "r" / "logs" / "d.log").read_text().splitlines()
     assert [int(line.split()[-1]) for line in log if " saw " in line] == [399, 400, 401]
+
+
+SLOW_SIDE = {  # nodes and edges from the slow to the quick site, where a node may skip firings
+    "a stream": ({"x": "Drain"}, ["r -> x"]),
+    "a stream with a capacity": ({"x": "Drain"}, [{"r -> x": {"capacity": 1}}]),
+    "a stream of any replica": ({"x": "Drain"}, [{"r -> x": {"merge": "any"}}]),
+    "a stream into a node that fires on any input": (
+        {"x": f"{OWN}:UnrequestedBuffer", "y": "Drain", "z": "Drain"},
+        ["r -> z", "d -> x", "x -> y"],
+    ),
+    "a stream in a paced schedule": (
+        {"m": "Learner", "e": "Evaluator", "x": "Drain"},
+        ["r -> m", {"m.weights -> e": {"every": 1}}, "e -> x"],
+    ),
+    "versions that pace an evaluator": (
+        {"g": {"type": "RateChanger", "give": 40}, "m": "Learner", "x": "Evaluator"},
+        ["r -> g -> m", {"m.weights -> x": {"every": 1}}],
+    ),
+}
+
+
+@pytest.mark.parametrize("side", SLOW_SIDE)
+@pytest.mark.parametrize("rounds", [8, 30])  # the quick site waits at the cut, or for a lease
+def test_a_site_that_waits_for_slower_ones_has_room_for_what_comes_after_the_firings_it_skipped(
+    rounds: int, side: str, tmp_path: Path
+) -> None:
+    ProgressLearner.at[0] = 0
+    nodes, edges = SLOW_SIDE[side]
+    graph = toy_graph(
+        {"d": f"{OWN}:LateCollector", "r": "Relay", "c": "Source", "l": f"{OWN}:ProgressLearner",
+         **nodes},
+        ["c -> l", {"d -> r": {"when_full": "drop_oldest", "capacity": 40}}, *edges],
+    )  # fmt: skip
+    places = {name: "slow" if name in "drgmez" else "quick" for name in graph["nodes"]}
+    placement = ",".join(f"{name}=thread:{place}" for name, place in places.items())
+    found = run_graph(graph, placement, tmp_path / "r", rounds=rounds)
+    assert found["fired"]["d"] == found["fired"]["l"] == rounds
+    assert found["fired"]["r"] == rounds
 
 
 # nodes that fire on any input

@@ -9,7 +9,11 @@ from typing import Any
 from flowrl.channels import ChannelLimits, Sender, SiteChannels
 from flowrl.channels.wire_format import AS_IT_IS, WireFormat, wire_format
 from flowrl.checks.check import CheckedGraph
-from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens_anywhere
+from flowrl.checks.lossy_edges import (
+    fires_without_rate,
+    may_lack_tokens_anywhere,
+    nodes_that_may_skip_firings,
+)
 from flowrl.checks.paced_firings import lags_behind_firings
 from flowrl.checks.pacing import nodes_paced_by
 from flowrl.checks.service_paths import ServicePath
@@ -52,6 +56,11 @@ class SiteEdgeFactory(EdgeFactory):
         self._inputs: list[RemoteInput] = []
         self._stream_senders: list[Sender] = []
         self._awaited_inputs: list[RemoteInput] = []  # those for whose room producers wait
+        # Those of nodes that may skip firings. `_take_in_for_skipped_firings` says why they are apart.
+        self._skippable_inputs: list[RemoteInput] = []
+        self._may_skip = nodes_that_may_skip_firings(checked.program)
+        self._warm_up_rounds = sum(warm.rounds for warm in checked.program.warmup)
+        self.waits.take_in = self._take_in_for_skipped_firings
         self._state_inputs: dict[tuple[PortRef, int], Take] = {}
         self._newest_views: list[NewestView] = []
         self._round_end_views: list[RoundEndView] = []
@@ -132,6 +141,8 @@ class SiteEdgeFactory(EdgeFactory):
             self._channels.on_receive(queue.empty_receiver)
         elif edge.when_full == "wait":
             self._channels.on_receive(partial(queue.make_room, program.capacity[edge.to]))
+            if edge.to.node in self._may_skip:
+                self._skippable_inputs.append(queue)
         return queue
 
     def _remote_output(self, edge: Edge, pair: ReplicaPair) -> RemoteOutput:
@@ -181,6 +192,8 @@ class SiteEdgeFactory(EdgeFactory):
         wait = self.waits.on_input(consumer, label, receiver)
         queue = RemoteInput(self.waits, receiver, wait)
         if edge.every is not None:
+            if edge.to.node in self._may_skip:
+                self._skippable_inputs.append(queue)
             return PacedView(self.site, queue).take
         if self._reads_newest(edge, replica):
             view = NewestView(self.waits, queue)
@@ -307,6 +320,7 @@ class SiteEdgeFactory(EdgeFactory):
             )
             queue = RemoteInput(self.waits, receiver, self.waits.on_firings(node, receiver))
             self._firing_inputs[node] = queue
+            self._skippable_inputs.append(queue)
             self._inputs.append(queue)
             self._awaited_inputs.append(queue)
 
@@ -358,6 +372,18 @@ class SiteEdgeFactory(EdgeFactory):
             self._token_wait = self.waits.on_input(", ".join(names), "anything to fire with")
         receivers = [queue.receiver for queue in self._inputs]
         self.waits.until(can_fire, self._token_wait, *receivers)
+
+    def _take_in_for_skipped_firings(self) -> None:
+        """Make room for tokens that come after the firings in which they were to be consumed.
+
+        A site passes over firings whose tokens have not arrived. If it then waits for slower sites, for a lease, or at
+        the cut, those must not wait for room: the firings that would make it are over. The rounds by which sites may be
+        ahead of each other limit the number of these tokens. A free site has no rounds: it fires when it has tokens.
+        """
+        if self.is_free and self.site.rounds >= self._warm_up_rounds:
+            return
+        for queue in self._skippable_inputs:
+            queue.empty_receiver()
 
     def replace_peer(self, peer: str, address: str, epoch: int) -> int:
         """Connect to a peer that was started again. Return how many tokens to it were lost.

@@ -40,9 +40,12 @@ class RemoteInput(AwaitedQueue):
         return super().__len__() > 0 or self.receiver.is_ready()
 
     def fill(self, tokens: int) -> None:
-        while super().__len__() < tokens:
-            self.wait_until(self.receiver.is_ready)
-            super().append(self._receive())
+        held = super().__len__
+        while held() < tokens:
+            # During a wait, tokens may be moved into the deque.
+            self.wait_until(lambda: held() >= tokens or self.receiver.is_ready())
+            if held() < tokens:
+                super().append(self._receive())
 
     def empty_receiver(self) -> None:
         """Move all tokens into the deque, because the producer must not wait for room while this site waits for it."""

@@ -18,15 +18,17 @@ class SiteWaits:
     """All waits of one site.
 
     `check` is a hook that is called before each wait for a token, for room or for a reply. It raises an exception if
-    the wait is beyond the cut.
+    the wait is beyond the cut. `take_in` is a hook that is called before each wait, and in it when something arrives.
     """
 
     def __init__(self, channels: SiteChannels, site: SiteState) -> None:
         self.channels, self._site = channels, site
         self.check: Callable[[], None] = lambda: None
+        self.take_in: Callable[[], None] = lambda: None
         self._idle: dict[WaitKind, Wait] = {}
         self._calls_being_answered = 0
         self._nested_s = 0.0  # waits within the current one, while a call is answered
+        channels.on_receive(self._take_in_while_waiting)
 
     # reasons to wait
 
@@ -108,6 +110,10 @@ class SiteWaits:
         with self._timed(self._idle[kind]):
             self.channels.wait_until(condition, (), WAIT_S)
 
+    def _take_in_while_waiting(self) -> None:
+        if self._site.waiting is not None:
+            self.take_in()
+
     @contextmanager
     def _timed(self, wait: Wait) -> Iterator[None]:
         """Show the wait in the site's state, and subtract its time from the time of the firing."""
@@ -115,6 +121,7 @@ class SiteWaits:
         outer, before_s = site.waiting, self._nested_s
         site.waiting, self._nested_s = (wait, start_s), 0.0
         try:
+            self.take_in()
             yield
         finally:
             whole_s = time.perf_counter() - start_s
