@@ -1,12 +1,64 @@
-"""The verbs about players that meet each other: tournament."""
+"""The verbs about players that meet each other: league, tournament."""
 
 from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from flowrl.cli import arguments as shared
 from flowrl.cli.streams import stdout_to_stderr
+from flowrl.core.errors import UsageError
+from flowrl.runs.run_names import existing_run_path
+
+
+def league_arguments(parser: ArgumentParser) -> None:
+    shared.add_run(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to draw who won against whom, as .png or .svg (default: league/payoff.png in the run's folder)",
+    )
+    parser.add_argument(
+        "--dot", metavar="FILE.dot", help="also write who began as a copy of whom, as a DOT graph"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="list every player (default: the best 20)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one line of JSON; nothing is drawn without -o"
+    )
+
+
+def league(arguments: Namespace) -> int:
+    from flowrl.runs.league_files import FOLDER, read_league
+    from flowrl.runs.league_report import LeagueReport
+    from flowrl.runs.payoff_picture import draw_payoff
+
+    run = existing_run_path(arguments.run)
+    report = LeagueReport(read_league(run))
+    picture = Path(arguments.output) if arguments.output else run / FOLDER / "payoff.png"
+    if picture.suffix not in (".png", ".svg"):
+        raise UsageError(f"-o {picture}: expected a file that ends in .png or .svg")
+    if arguments.dot:
+        Path(arguments.dot).write_text(report.ancestry_dot(), encoding="utf-8")
+    is_drawn = bool(arguments.output or not arguments.json) and bool(report.elos)
+    if is_drawn:
+        draw_payoff(
+            report.counts,
+            [name for name in report.ranking if name in report.elos],
+            run.absolute().name,
+            picture,
+        )
+    if arguments.json:
+        print(json.dumps(report.as_dict()))
+        return 0
+    print(report.text(arguments.all))
+    for path in (picture if is_drawn else None, arguments.dot):
+        if path:
+            print(path)
+    return 0
 
 
 def tournament_arguments(parser: ArgumentParser) -> None:

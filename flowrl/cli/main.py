@@ -56,6 +56,11 @@ VERBS = {  # verb: module, function, description
     "schema": ("graphs", "schema", "JSON schema of the graph format, for editors"),
     "eval": ("ended_runs", "evaluate", "evaluate a checkpoint of a run, usually the best one"),
     "export": ("ended_runs", "export", "write the policy of a checkpoint as an ONNX file"),
+    "league": (
+        "leagues",
+        "league",
+        "the players of a run's league: ratings, who won against whom, who began as whose copy",
+    ),
     "tournament": (
         "leagues",
         "tournament",

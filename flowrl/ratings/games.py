@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Game:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GameCounts:
     """How many games each pair of players has won and drawn; games against oneself are left out."""
 
@@ -36,15 +37,22 @@ class GameCounts:
     wins: Array  # (N, N): of the player of the row against that of the column
     draws: Array  # (N, N), symmetric
 
-    @property
+    @cached_property
     def games(self) -> Array:
         """The games of each pair (N, N), symmetric."""
         total: Array = self.wins + self.wins.T + self.draws
         return total
 
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """The row and column of each player."""
+        return {player: k for k, player in enumerate(self.players)}
+
     def win_rate(self, player: str, opponent: str) -> float | None:
         """Return the player's mean score against the opponent; None without a game."""
-        a, b = self.players.index(player), self.players.index(opponent)
+        a, b = self.index.get(player), self.index.get(opponent)
+        if a is None or b is None:
+            return None
         games = float(self.games[a, b])
         return float(self.wins[a, b] + self.draws[a, b] / 2) / games if games else None
 

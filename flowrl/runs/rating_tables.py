@@ -34,7 +34,9 @@ class GameSums:
 
 def game_sums(counts: GameCounts, player: str) -> GameSums:
     """Add the games of a player against all others."""
-    k = counts.players.index(player)
+    k = counts.index.get(player)
+    if k is None:
+        return GameSums(0, 0, 0, 0)
     won, drawn, lost = (
         int(row.sum()) for row in (counts.wins[k], counts.draws[k], counts.wins[:, k])
     )

@@ -27,6 +27,7 @@ NAMES = [
         "schema",
         "eval",
         "export",
+        "league",
         "tournament",
         "plot",
     ],
