@@ -74,6 +74,10 @@ class OriginTracker:
             WEIGHTS_COLUMN: np.full(len(steps), self.weights, np.int64),
         }
 
+    def uncount(self, ids: Array) -> None:
+        """Take back the last count of agents that did not act: it was not their turn."""
+        self._steps[ids] -= 1
+
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self._steps.copy(), "weights": self.weights}
 

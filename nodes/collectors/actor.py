@@ -3,6 +3,9 @@
 From one step to the next it keeps the latest observation of each env and, for a recurrent policy, the
 memory. Envs step together (`step`), or some are sent and received once they are ready (`send`,
 `receive`). An id is the index of an env or, in envs with several agents, of an agent.
+
+Where agents act in turn, an agent's step is complete only when it is to act again, or when its episode has ended. Until
+then the actor keeps what belongs to the step: the observation, the action and everything else that the policy gave.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class CollectedSteps(NamedTuple):
     columns: dict[str, Array]  # (B, …)
     episodes: list[Episode]  # the episodes that ended with this step
     failed: Sequence[int]  # ids whose unfinished episode is invalid, because its env failed
-    absent: Sequence[int] | Array = ()  # ids of agents that did not act; they have no columns
+    absent: Sequence[int] | Array = ()  # ids of agents that completed no step; they have no columns
 
     def select(self, mask: Array) -> CollectedSteps:
         """Keep only the steps where `mask` (B,) is true."""
@@ -61,6 +64,9 @@ class Actor:
         self._zero_memory: dict[str, Array] = {}  # the memory columns that the mode does not have
         self._pending_columns: dict[str, Array] = {}  # the columns of pending steps, by id
         self.pending = np.zeros(self.count, np.bool_)  # by id: sent, and not received
+        self._begun_columns: dict[
+            str, Array
+        ] = {}  # the columns of steps that are not complete, by id
 
     def set_mode(self, mode: AnyActMode, columns: Schema) -> None:
         """Let `mode` act from now on, with empty memory; it must output `columns`."""
@@ -84,14 +90,13 @@ class Actor:
         output = self._infer(obs, memory)
         stepped: Steps = self.envs.advance(output["action"], ids)
         extra = self._extra_columns(ids)
-        collected = _collected_steps(ids, {**output, "obs": obs, **extra, **memory}, stepped)
+        if memory:
+            self._store_memory(ids, output)
+        collected = self._collect(ids, {**output, "obs": obs, **extra, **memory}, stepped)
         if ids is None:
             self.obs, self._owns_obs = stepped.obs, False
         else:
             self._writable_obs()[ids] = stepped.obs
-        if memory:
-            self._store_memory(ids, output)
-            self._clear_memory(collected)
         return collected
 
     def send(self, ids: Array, infer_all: bool = False) -> None:
@@ -116,11 +121,44 @@ class Actor:
     def receive(self, ids: Array | None = None, least: int = 1) -> CollectedSteps:
         """Return the pending steps of `ids`; without `ids`, the first ready ones, at least `least`."""
         received, stepped = self.envs.recv(ids, least)
-        collected = _collected_steps(received, _rows_of(self._pending_columns, received), stepped)
+        collected = self._collect(received, _rows_of(self._pending_columns, received), stepped)
         self._writable_obs()[received] = stepped.obs
         self.pending[received] = False
-        self._clear_memory(collected)
         return collected
+
+    def _collect(
+        self, ids: Array | None, columns: dict[str, Array], stepped: Steps
+    ) -> CollectedSteps:
+        """The steps that are complete, given the columns (B, …) of all steps that these ids began."""
+        if stepped.acted is not None:
+            columns = self._columns_of_begun_steps(ids, columns, stepped)
+        collected = _collected_steps(ids, columns, stepped)
+        if self.memory:
+            self._clear_memory(collected, collected.absent if stepped.acted is None else ())
+        return collected
+
+    def _columns_of_begun_steps(
+        self, ids: Array | None, columns: Mapping[str, Array], stepped: Steps
+    ) -> dict[str, Array]:
+        """Keep the columns of agents that acted in turn; return each agent's columns of its last action.
+
+        What the policy gave for the others is dropped: their memory and the number of their steps stay as they were.
+        """
+        rows = np.arange(self.count) if ids is None else ids
+        acted = np.array(stepped.acted)
+        acted[list(stepped.failed)] = True
+        waiting = rows[~acted]
+        if self._origin is not None:
+            self._origin.uncount(waiting)
+        if self.memory:
+            self.memory = {name: array.copy() for name, array in self.memory.items()}
+            for name, array in self.memory.items():
+                array[waiting] = columns[name][~acted]
+        for name, value in columns.items():
+            if name not in self._begun_columns:
+                self._begun_columns[name] = np.zeros((self.count, *value.shape[1:]), value.dtype)
+            self._begun_columns[name][rows[acted]] = value[acted]
+        return {name: self._begun_columns[name][rows] for name in columns}
 
     def _extra_columns(self, ids: Array | None) -> dict[str, Array]:
         """The columns that neither the env nor the act mode outputs."""
@@ -157,13 +195,13 @@ class Actor:
         for name, array in self.memory.items():
             array[ids] = output[name]
 
-    def _clear_memory(self, collected: CollectedSteps) -> None:
-        """Set the memory to zero where an episode begins."""
+    def _clear_memory(self, collected: CollectedSteps, absent: Sequence[int] | Array) -> None:
+        """Set the memory to zero where an episode begins, and of `absent` ids."""
         over = collected.columns["terminated"] | collected.columns["truncated"]
-        if self.memory and (over.any() or len(collected.failed) or len(collected.absent)):
+        if over.any() or len(collected.failed) or len(absent):
             ended = np.flatnonzero(over) if collected.ids is None else collected.ids[over]
             for array in self.memory.values():
-                for ids in (ended, collected.failed, collected.absent):
+                for ids in (ended, collected.failed, absent):
                     array[np.asarray(ids, np.int64)] = 0
 
     def _discard_pending_steps(self) -> None:
@@ -177,12 +215,15 @@ class Actor:
     def state_dict(self) -> dict[str, Any]:
         """The observations and the memory; no step may be pending."""
         memory = {name: array.copy() for name, array in self.memory.items()}
-        return {"obs": None if self.obs is None else self.obs.copy(), "memory": memory}
+        begun = {name: array.copy() for name, array in self._begun_columns.items()}
+        obs = None if self.obs is None else self.obs.copy()
+        return {"obs": obs, "memory": memory, "begun": begun}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.obs = None if state["obs"] is None else np.array(state["obs"])
         self._owns_obs = True
         self.memory = {name: np.array(state["memory"][name]) for name in self.memory}
+        self._begun_columns = {name: np.array(array) for name, array in state["begun"].items()}
 
 
 def _rows_of(columns: Mapping[str, Array], ids: Array) -> dict[str, Array]:
@@ -192,7 +233,7 @@ def _rows_of(columns: Mapping[str, Array], ids: Array) -> dict[str, Array]:
 def _collected_steps(
     ids: Array | None, columns: dict[str, Array], stepped: Steps
 ) -> CollectedSteps:
-    _, reward, terminated, truncated, next_obs, episodes, failed, absent, info = stepped
+    _, reward, terminated, truncated, next_obs, episodes, failed, absent, info, _ = stepped
     if info:
         columns.update((PREFIX + name, values) for name, values in info.items())
         episodes = with_last_info(stepped, ids)

@@ -60,9 +60,9 @@ def _mask_to_step(left: Array, together: int) -> Array:
 
 def _drop_finished(collected: CollectedSteps, left: Array) -> CollectedSteps:
     mask = left > 0 if collected.ids is None else left[collected.ids] > 0
-    if mask.all():
-        return collected
     episodes = [episode for episode in collected.episodes if left[episode.env_id] > 0]
+    if mask.all():  # an agent that never acted has an episode without a step
+        return collected._replace(episodes=episodes)
     failed = [index for index in collected.failed if left[index] > 0]
     return collected.select(mask)._replace(episodes=episodes, failed=failed)
 

@@ -70,11 +70,13 @@ class IndependentStepping:
             self._send_idle(history, done, count)
             collected = actor.receive(least=min(self._least, int(actor.pending.sum())))
             assert collected.ids is not None  # None only if all envs step together
-            for round_ in np.unique(done[collected.ids]):
-                rounds[round_].add(collected, done[collected.ids] == round_)
-            done[collected.ids] += 1
+            received = collected.ids
             if len(collected.absent):
-                done[collected.absent] += 1
+                received = np.concatenate([received, np.asarray(collected.absent, np.int64)])
+            for round_ in np.unique(done[received]):
+                members = received[done[received] == round_]
+                rounds[round_].add(collected, done[collected.ids] == round_, members)
+            done[received] += 1
             for complete in rounds[yielded : int(done.min())]:
                 yielded += 1
                 yield complete.collected_steps()
@@ -99,8 +101,8 @@ class RoundAssembly:
         self._episodes: list[Episode] = []
         self._failed: list[int] = []
 
-    def add(self, collected: CollectedSteps, mask: Array) -> None:
-        """Add the steps that `mask` marks."""
+    def add(self, collected: CollectedSteps, mask: Array, members: Array) -> None:
+        """Add the steps that `mask` marks, and what else is known of `members`, who took this step."""
         assert collected.ids is not None
         ids = collected.ids[mask]
         self._acted[ids] = True
@@ -108,9 +110,9 @@ class RoundAssembly:
             if name not in self._columns:
                 self._columns[name] = np.empty((self._count, *value.shape[1:]), value.dtype)
             self._columns[name][ids] = value[mask]
-        members = set(ids.tolist())
-        self._episodes += [episode for episode in collected.episodes if episode.env_id in members]
-        self._failed += [env for env in collected.failed if env in members]
+        ids_of_members = set(members.tolist())
+        self._episodes += [e for e in collected.episodes if e.env_id in ids_of_members]
+        self._failed += [env for env in collected.failed if env in ids_of_members]
 
     def collected_steps(self) -> CollectedSteps:
         """The round, as if all envs had been stepped together."""

@@ -179,7 +179,18 @@ def _merge_steps(parts: Sequence[Steps], places: Array) -> Steps:
         for lists in ([part.failed for part in parts], [part.absent for part in parts])
     )
     info = {n: np.concatenate([part.info[n] for part in parts])[order] for n in parts[0].info}
-    return Steps(**columns, episodes=episodes, failed=failed, absent=absent, info=info)
+    in_turn = any(part.acted is not None for part in parts)
+    acted = np.concatenate([_acted(part) for part in parts])[order] if in_turn else None
+    return Steps(**columns, episodes=episodes, failed=failed, absent=absent, info=info, acted=acted)
+
+
+def _acted(steps: Steps) -> Array:
+    """Whether each row's action was taken in this step."""
+    if steps.acted is not None:
+        return steps.acted
+    acted = np.ones(len(steps.reward), np.bool_)
+    acted[np.asarray(steps.absent, np.int64)] = False
+    return acted
 
 
 class LocalReceive:

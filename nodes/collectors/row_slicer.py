@@ -144,7 +144,7 @@ class PendingSteps:
             self.end += 1
         else:
             ends = self.end[ids]
-            if ends.max() == self.arrays["reward"].shape[1]:
+            if len(ids) and ends.max() == self.arrays["reward"].shape[1]:
                 self.make_room(1 + int(self.counts.max()))
                 ends = self.end[ids]
             for name, array in self.arrays.items():

@@ -88,7 +88,7 @@ class EnvManager(Node):
         self._known_ids = frozenset(self._ids)
         self._spec = env_spec(self._part, self.config.count)
         # For agents that act by themselves, the listed entries of `info` are part of the record of all agents.
-        self._info_columns = self._spec.info if self._spec.agents == 1 else {}
+        self._info_columns = {} if self._spec.records else self._spec.info
         self._episode_quota: int | None = None
         self._manual_obs: Array | None = None  # to act on next; None unless `launch` was called
         self._reset_options = ""  # of the next episodes, encoded

@@ -23,7 +23,10 @@ from flowrl.nodes.observations import NestedColumns, ObsColumns, columns_under
 
 OBS = "obs"  # of each agent: its first observation, or what its action led to
 ACTIVE = "active"  # whether it acts in the next step
-ACTED = "acted"  # whether it did in this one; if not, its reward and flags are invalid
+ACTED = "acted"  # whether it did in this one
+# Whether a step of it is complete: the reward and the flags are those since its last action. If agents act in turn,
+# this may have been in an earlier step. Otherwise it was in this one, and records do not have this flag.
+COMPLETED = "completed"
 REWARD, TERMINATED, TRUNCATED = "reward", "terminated", "truncated"
 INFO = PREFIX  # before the names of the listed entries of its `info`
 RETURN, LENGTH = "return", "length"  # of its episode so far, in the env's own rewards
@@ -39,12 +42,13 @@ class AgentColumns:
     obs: ObsColumns
     action: Column
     info: Schema = field(default_factory=dict)  # the listed entries of `info`
+    turns: bool = False  # whether an agent's step may be complete in a later step of the env
 
     @property
     def record(self) -> NestedColumns:
         """The observation of the env: a record of all agents."""
         obs = {name: self._of_all(column) for name, column in columns_under(OBS, self.obs).items()}
-        flags = {name: Column("bool", (self.count,)) for name in (ACTIVE, ACTED)}
+        flags = {name: Column("bool", (self.count,)) for name in self._step_flags}
         ends = {name: Column("bool", (self.count,)) for name in (TERMINATED, TRUNCATED)}
         numbers = {REWARD: "float64", RETURN: "float64", LENGTH: "int64"}
         scalars = {name: Column(dtype, (self.count,)) for name, dtype in numbers.items()}
@@ -58,6 +62,10 @@ class AgentColumns:
     def actions(self) -> Column:
         """The action of the env: one for each agent, in the order of its possible agents."""
         return self._of_all(self.action)
+
+    @property
+    def _step_flags(self) -> tuple[str, ...]:
+        return (ACTIVE, ACTED, COMPLETED) if self.turns else (ACTIVE, ACTED)
 
     def _of_all(self, column: Column) -> Column:
         return Column(column.dtype, (self.count, *column.shape))
@@ -83,12 +91,12 @@ def env_spec(env: Any, count: int) -> EnvSpec:
     if agents is None:
         return EnvSpec(obs, action, count, info=info_columns(part))
     n = agents.count
-    return EnvSpec(agents.obs, agents.action, count * n, n, together=n, info=agents.info)
+    return EnvSpec(agents.obs, agents.action, count * n, n, True, together=n, info=agents.info)
 
 
 def as_agent_rows(envs: Any) -> Any:
     """A manager with a row for each env, or for each agent that acts by itself."""
-    return envs if isinstance(envs, AgentRows) or envs.spec().agents == 1 else AgentRows(envs)
+    return AgentRows(envs) if envs.spec().records and not isinstance(envs, AgentRows) else envs
 
 
 class AgentRows:
@@ -172,6 +180,8 @@ class AgentRows:
         acted, terminated, truncated = (
             records[name].reshape(-1) for name in (ACTED, TERMINATED, TRUNCATED)
         )
+        turns = COMPLETED in (records.dtype.names or ())
+        completed = records[COMPLETED].reshape(-1) if turns else acted
         returns, lengths = records[RETURN].reshape(-1), records[LENGTH].reshape(-1)
         ended = np.flatnonzero(terminated | truncated).tolist()
         failed = [row for k in steps.failed for row in range(k * n, k * n + n)]
@@ -189,8 +199,9 @@ class AgentRows:
             self._agent_obs(records),
             [Episode(int(rows[k]), float(returns[k]), int(lengths[k])) for k in ended],
             failed,
-            np.setdiff1d(np.flatnonzero(~acted), failed),
+            np.setdiff1d(np.flatnonzero(~completed), failed),
             info,
+            acted if turns else None,
         )
 
     def obs_to_act_on(self, records: Array) -> Array:

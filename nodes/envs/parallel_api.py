@@ -14,11 +14,17 @@ INTERFACE = ("possible_agents", "observation_space", "action_space", "reset", "s
 def require_parallel_api(env: Any, id: str) -> None:
     """Raise `UnsoundError` if an env does not have this API."""
     require_interface(env, f"'{id}'", INTERFACE, "give an env with PettingZoo's parallel interface")
-    if hasattr(env, "agent_iter"):  # the turn-based API has the same names, but steps one agent
-        what = f"the agents of '{id}' act in turn"
-        raise UnsoundError(what, "give its parallel interface, such as `…:parallel_env`", "env.id")
+    if acts_in_turn(env):
+        what = f"the agents of '{id}' act in turn, and with `agents: joint` all act at once"
+        hint = "write `agents: shared`, or give its parallel interface, such as `…:parallel_env`"
+        raise UnsoundError(what, hint, "env")
     if not env.possible_agents:
         raise UnsoundError("the env has no possible agents", "give an env that has some", "env")
+
+
+def acts_in_turn(env: Any) -> bool:
+    """Whether an env has the turn-based API, which has the same names, but steps one agent."""
+    return hasattr(env, "agent_iter")
 
 
 def common_space(env: Any, what: str) -> Any:

@@ -1,4 +1,4 @@
-"""Envs of many agents that act simultaneously, with PettingZoo's parallel API."""
+"""Envs of many agents with PettingZoo's interfaces: agents act simultaneously, or in turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flowrl.nodes.envs.agent_rows import AgentColumns
 from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.info import info_columns
-from flowrl.nodes.envs.parallel_api import require_parallel_api
+from flowrl.nodes.envs.parallel_api import acts_in_turn, require_parallel_api
 from flowrl.nodes.envs.spec import probe_env
 from flowrl.nodes.envs.wrappers.wrapper import select_for_purpose
 from flowrl.nodes.observations import ObsColumns
@@ -23,13 +23,14 @@ class PettingZoo(Gymnasium):
     """Agents with equal spaces: one policy observes them all and acts for all, or each acts by itself.
 
     With `joint`, agents are an axis of observations and actions: the leaf `agents` is (N, …), and the leaf `alive` (N,)
-    is 1 for active agents. With `shared`, each agent is as an env of its own.
+    is 1 for active agents. With `shared`, each agent is as an env of its own, and agents may act in turn.
     """
 
     class Config(Gymnasium.Config):
         id: str = param(
             ...,
-            "import path of a function or class, such as `mpe2.simple_spread_v3:parallel_env`",
+            "import path of a function or class, such as `mpe2.simple_spread_v3:parallel_env`, or for agents that act "
+            "in turn `pettingzoo.classic.tictactoe.tictactoe:env`",
             pattern=r"^[\w.]+:[A-Za-z_]\w*$",
         )
         agents: Literal["joint", "shared"] = param(
@@ -40,7 +41,6 @@ class PettingZoo(Gymnasium):
             None,
             "for `joint`: the sum of the agents' rewards (the default), or their mean over all agents, active or not",
         )
-
         state: bool = param(
             False,
             "for `joint`: the env's own state is observed as the leaf `state`, for policies that learn from it",
@@ -80,24 +80,29 @@ class PettingZoo(Gymnasium):
     def make(self, index: int) -> Any:
         if self.config.agents == "joint":
             return super().make(index)
+        from flowrl.nodes.envs.pettingzoo_turns import PettingZooTurns, require_turn_based_api
         from flowrl.nodes.envs.shared_agents import SharedAgentsEnv
+        from flowrl.nodes.envs.turn_based import TurnBasedEnv
 
         wrappers = select_for_purpose(self.config.wrappers, "collect")
         limit, info = self.config.max_episode_steps, info_columns(self)
-        return SharedAgentsEnv(self._make_parallel(index), wrappers, limit, info)
+        env = self._make_env(index)
+        if acts_in_turn(env):
+            require_turn_based_api(env, self.config.id)
+            return TurnBasedEnv(PettingZooTurns(env), wrappers, limit, info)
+        require_parallel_api(env, self.config.id)
+        return SharedAgentsEnv(env, wrappers, limit, info)
 
     def make_unwrapped(self, index: int) -> Any:
         from gymnasium.wrappers import TimeLimit
 
         from flowrl.nodes.envs.joint_agents import JointAgentsEnv
 
-        joint = JointAgentsEnv(
-            self._make_parallel(index), self.config.reward == "mean", self.config.state
-        )
+        env = self._make_env(index)
+        require_parallel_api(env, self.config.id)
+        joint = JointAgentsEnv(env, self.config.reward == "mean", self.config.state)
         limit = self.config.max_episode_steps
         return joint if limit is None else TimeLimit(joint, limit)
 
-    def _make_parallel(self, index: int) -> Any:
-        env = import_entry_point(self.config.id)(**self.arguments(index))
-        require_parallel_api(env, self.config.id)
-        return env
+    def _make_env(self, index: int) -> Any:
+        return import_entry_point(self.config.id)(**self.arguments(index))

@@ -30,6 +30,7 @@ class EnvSpec:
     action: Column
     count: int  # rows of all envs
     agents: int = 1  # rows of each env
+    records: bool = False  # whether what an env observes is a record of its agents, for `AgentRows`
     # Adjacent rows that step together: the agents of an env, or all rows of a pool.
     together: int = 1
     info: Schema = field(default_factory=dict)  # the listed entries of `info`

@@ -31,9 +31,12 @@ class Steps(NamedTuple):
     episodes: list[Episode]
     # Rows whose env failed and was restarted. Only their `obs` is valid; the unfinished trajectory is not.
     failed: Sequence[int] = ()
-    # Rows of agents that did not act. Only their `obs` is valid, if the agent is active next.
+    # Rows of agents that completed no step. Only their `obs` is valid, if the agent is active next.
     absent: Sequence[int] | Array = ()
     info: Mapping[str, Array] = NO_INFO_COLUMNS  # (B, …) the listed entries of `info`
+    # (B,) bool: whose action was taken, if agents act in turn. Then a row that is not absent completes the step that
+    # its agent began with its last action, now or earlier. None: rows that are not absent acted in this step.
+    acted: Array | None = None
 
 
 COLUMNS = ("obs", "reward", "terminated", "truncated", "next_obs")  # of Steps
@@ -48,7 +51,7 @@ class Timestep(NamedTuple):
     truncated: bool
     episode: Episode | None  # where it ended
     failed: bool = False  # invalid: the env failed and was restarted
-    absent: bool = False  # invalid: the agent did not act
+    absent: bool = False  # invalid: the agent completed no step
     info: Mapping[str, Array] = NO_INFO_COLUMNS  # the listed entries of `info`
 
     @property

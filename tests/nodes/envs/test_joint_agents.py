@@ -155,7 +155,7 @@ class TurnBasedEnv:
         ),
         (
             PettingZoo(id=f"{__name__}:TurnBasedEnv"),
-            "the agents of .*:TurnBasedEnv' act in turn; give its par",
+            "the agents of .*:TurnBasedEnv' act in turn, and with `agents: joint` all act at once; write `ag",
         ),
     ],
 )
