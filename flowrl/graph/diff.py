@@ -182,15 +182,18 @@ def _flattened(path: str, value: Any) -> dict[str, Any]:
 
 
 def _values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The keys whose values differ. Below a part whose type differs, nothing is compared."""
+    """The keys whose values differ. Below a part whose type differs, only what both types have is compared."""
     changed_parts = [
         key.removesuffix("type")
         for key in old
         if key.endswith(".type") and new.get(key) != old[key]
     ]
     for key in [*old, *(k for k in new if k not in old)]:
-        below = any(key.startswith(part) and key != f"{part}type" for part in changed_parts)
-        if not below and (key not in old or key not in new or not _is_same(old[key], new[key])):
+        if key in old and key in new:
+            differs = not _is_same(old[key], new[key])
+        else:
+            differs = not any(key.startswith(part) for part in changed_parts)
+        if differs:
             yield key, old.get(key), new.get(key)
 
 

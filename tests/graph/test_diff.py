@@ -176,12 +176,18 @@ def trained(policy: dict[str, Any]) -> Graph:
     return loaded.graph
 
 
-def test_a_part_of_another_type_is_reported_without_its_parameters() -> None:
-    reported = changes(trained({"type": "dqn"}), trained({"type": "ppo"}))
-    values = (("policy.type", "dqn", "ppo"),)
-    assert reported == [
-        Change("node", n, "changed", values=values) for n in ("learner", "evaluator")
-    ]
+def test_of_a_part_of_another_type_what_both_types_have_is_compared() -> None:
+    reported = changes(
+        trained({"type": "dqn", "lr": 0.5, "gamma": 0.9}), trained({"type": "c51", "lr": 0.25})
+    )
+    values = (
+        ("policy.type", "dqn", "c51"),
+        ("policy.gamma", 0.9, 0.99),
+        ("policy.dueling", True, False),
+        ("policy.lr", 0.5, 0.25),
+        ("policy.double", True, False),
+    )
+    assert [c.values for c in reported] == [values, values]
 
 
 def test_a_change_in_a_shared_section_is_reported_once() -> None:
