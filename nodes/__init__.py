@@ -98,6 +98,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.policies.awac import Awac as Awac
     from flowrl.nodes.policies.bc import Bc as Bc
     from flowrl.nodes.policies.c51 import C51 as C51
+    from flowrl.nodes.policies.collaq import Collaq as Collaq
     from flowrl.nodes.policies.cql import Cql as Cql
     from flowrl.nodes.policies.crossq import Crossq as Crossq
     from flowrl.nodes.policies.d4pg import D4pg as D4pg
@@ -116,6 +117,8 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.policies.ppg import Ppg as Ppg
     from flowrl.nodes.policies.ppo import Ppo as Ppo
     from flowrl.nodes.policies.pqn import Pqn as Pqn
+    from flowrl.nodes.policies.qmix import Qmix as Qmix
+    from flowrl.nodes.policies.qplex import Qplex as Qplex
     from flowrl.nodes.policies.qrdqn import Qrdqn as Qrdqn
     from flowrl.nodes.policies.r2d2 import R2d2 as R2d2
     from flowrl.nodes.policies.rainbow import Rainbow as Rainbow
@@ -128,6 +131,8 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.policies.td3bc import Td3bc as Td3bc
     from flowrl.nodes.policies.tqc import Tqc as Tqc
     from flowrl.nodes.policies.trpo import Trpo as Trpo
+    from flowrl.nodes.policies.vdn import Vdn as Vdn
+    from flowrl.nodes.policies.wqmix import Wqmix as Wqmix
     from flowrl.nodes.policy import Policy as Policy
     from flowrl.nodes.rewards.airl import Airl as Airl
     from flowrl.nodes.rewards.constant import Constant as Constant

@@ -1,4 +1,7 @@
-"""What every algorithm of the catalogue must do. An algorithm's own tests hold its mathematics only."""
+"""What every algorithm of the catalogue must do. An algorithm's own tests hold its mathematics only.
+
+Those of several agents are in `test_every_multi_agent_algorithm.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.recurrent import Gru
+from flowrl.nodes.multi_agent import MultiAgent
 from flowrl.nodes.observations import NestedColumns, ObsColumns, leaf_columns
 from tests.nodes.learn_modes import same_bits
 
@@ -48,7 +52,7 @@ def algorithms() -> Iterator[tuple[str, type[Algorithm]]]:
     for name, path in CATALOGUE["policy"].items():
         module, _, cls = path.partition(":")
         found = getattr(importlib.import_module(module), cls)
-        if issubclass(found, Algorithm):
+        if issubclass(found, Algorithm) and not issubclass(found, MultiAgent):
             yield name, found
 
 
