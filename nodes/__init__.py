@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.greedy_policy import GreedyPolicy as GreedyPolicy
     from flowrl.nodes.labels.expert_labels import ExpertLabels as ExpertLabels
     from flowrl.nodes.labels.return_weights import ReturnWeights as ReturnWeights
+    from flowrl.nodes.league.league import League as League
     from flowrl.nodes.learners.hooks import AveragedWeights as AveragedWeights
     from flowrl.nodes.learners.hooks import GradientStatistics as GradientStatistics
     from flowrl.nodes.learners.hooks import NanGuard as NanGuard

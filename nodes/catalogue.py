@@ -45,6 +45,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "learner": "flowrl.nodes.learners.learner:Learner",
         "evaluator": "flowrl.nodes.evaluators.evaluator:Evaluator",
         "demos": "flowrl.nodes.datasets.dataset_reader:DatasetReader",
+        "league": "flowrl.nodes.league.league:League",
         "npz_writer": "flowrl.nodes.datasets.dataset_writer:DatasetWriter",
         "expert_labels": "flowrl.nodes.labels.expert_labels:ExpertLabels",
         "return_weights": "flowrl.nodes.labels.return_weights:ReturnWeights",

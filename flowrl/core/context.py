@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -16,6 +16,8 @@ from flowrl.core.replica_group import ReplicaGroup
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 T = TypeVar("T")
+
+CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints
 
 # columns that every row of metrics has
 SOURCE_COLUMNS = ("node", "role", "firing", "env_steps", "episodes", "train_iters")
@@ -43,6 +45,15 @@ class CheckpointRecord:
     state: State
     info: Mapping[str, Any]
     replaces: str = ""
+    folder: str = CHECKPOINTS  # within that of the run
+
+
+@dataclass(frozen=True, slots=True)
+class LinesRecord:
+    """Lines to be appended to a file of the run, such as `league/payoff.jsonl`."""
+
+    file: str
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,7 @@ Record = (
     MetricsRecord
     | HistogramsRecord
     | CheckpointRecord
+    | LinesRecord
     | VerdictRecord
     | IrregularityRecord
     | DeferredEffect
@@ -187,9 +199,29 @@ class Context:
         """Add a line to the node's log."""
         self.emit(line)
 
-    def save_checkpoint(self, name: str, state: State, *, replaces: str = "", **info: Any) -> None:
+    def save_checkpoint(
+        self,
+        name: str,
+        state: State,
+        *,
+        replaces: str = "",
+        folder: str = CHECKPOINTS,
+        **info: Any,
+    ) -> None:
         """Write a state as a checkpoint of the run; remove the one that it replaces, if there is one."""
-        self.emit(CheckpointRecord(name, state, info, replaces))
+        self.emit(CheckpointRecord(name, state, info, replaces, folder))
+
+    def append_lines(self, file: str, lines: Sequence[str]) -> None:
+        """Append lines to a file in a folder of the run, such as `league/payoff.jsonl`.
+
+        A run that continues goes on with the lines that it had written at its snapshot.
+        """
+        folder, _, name = file.partition("/")
+        if not folder or not name.endswith(".jsonl") or ".." in folder or "/" in name:
+            raise ValueError(
+                f"append_lines: the file is '{file}'; expected FOLDER/NAME.jsonl, within the folder of the run"
+            )
+        self.emit(LinesRecord(file, tuple(lines)))
 
     def verdict(self, reason: str) -> None:
         """End the run right after this firing, because it has reached its goal."""

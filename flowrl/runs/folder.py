@@ -9,6 +9,7 @@ timings.jsonl      where the time went
 summary.json       how the run ended (and error.txt, if it failed)
 checkpoints/       best.safetensors, last.safetensors
 logs/              a log for each instance
+league/            of a league: its players, their weights, and the results of matches
 snapshots/         the whole state of the run, if it saves snapshots
 crash-NODE.tape    the last firing of a node that failed
 tokens.bin         hashes of all tokens, with `run --hash-tokens`
@@ -29,8 +30,10 @@ from typing import Any, BinaryIO, TextIO
 
 from flowrl.core.checkpoint import SUFFIX, checkpoint_bytes
 from flowrl.core.context import (
+    CHECKPOINTS,
     CheckpointRecord,
     HistogramsRecord,
+    LinesRecord,
     MetricsRecord,
     Record,
     VerdictRecord,
@@ -176,7 +179,13 @@ class RunFolder:
     def _record_files(self) -> list[str]:
         """Return the names of the files that grow with the run's records, and do not depend on its speed."""
         logs = sorted((self.absolute_path / "logs").glob("*.log"))
-        return [METRICS_FILE, TOKEN_FILE, *(f"logs/{path.name}" for path in logs)]
+        lines = sorted(self.absolute_path.glob("*/*.jsonl"))
+        return [
+            METRICS_FILE,
+            TOKEN_FILE,
+            *(f"logs/{path.name}" for path in logs),
+            *(f"{path.parent.name}/{path.name}" for path in lines),
+        ]
 
     def write_text(self, name: str, text: str) -> None:
         self._write_atomically(name, text.encode())
@@ -223,9 +232,14 @@ class RunFolder:
         elif isinstance(record, HistogramsRecord):
             self._add_histograms(source, record.histograms)
         elif isinstance(record, CheckpointRecord):
-            self.write_checkpoint(record.name, {source.key: record.state}, dict(record.info))
+            self.write_checkpoint(
+                record.name, {source.key: record.state}, dict(record.info), record.folder
+            )
             if record.replaces:
-                self._checkpoint_path(record.replaces).unlink(missing_ok=True)
+                self._checkpoint_path(record.replaces, record.folder).unlink(missing_ok=True)
+        elif isinstance(record, LinesRecord):
+            self._create_folder_of(record.file)
+            self.append_line(record.file, "\n".join(record.lines))
         else:
             text = record.reason if isinstance(record, VerdictRecord) else record
             self.append_log(source.key, f"[{source.fired}] {text}")
@@ -268,13 +282,28 @@ class RunFolder:
                 self._tensorboard.add("speed", timings["env_steps"], speeds)
 
     def write_checkpoint(
-        self, name: str, states: Mapping[str, State], info: Mapping[str, Any]
+        self,
+        name: str,
+        states: Mapping[str, State],
+        info: Mapping[str, Any],
+        folder: str = CHECKPOINTS,
     ) -> None:
         content = checkpoint_bytes(states, info, self.facts)
-        self._write_atomically(f"checkpoints/{name}{SUFFIX}", content)
+        self._create_folder_of(f"{folder}/{name}")
+        self._write_atomically(f"{folder}/{name}{SUFFIX}", content)
 
-    def _checkpoint_path(self, name: str) -> Path:
-        return self.absolute_path / "checkpoints" / f"{name}{SUFFIX}"
+    def _checkpoint_path(self, name: str, folder: str = CHECKPOINTS) -> Path:
+        return self.absolute_path / folder / f"{name}{SUFFIX}"
+
+    def _create_folder_of(self, name: str) -> None:
+        """Create the folder of a file that a node names. It is below that of the run."""
+        path = self.absolute_path / name
+        if not path.resolve().is_relative_to(self.absolute_path.resolve()):
+            raise RunError(
+                f"{path}: is not in the folder of the run; a node named the file '{name}'"
+            )
+        with explain_disk_errors(self.path):
+            path.parent.mkdir(parents=True, exist_ok=True)
 
     def _write_atomically(self, name: str, content: bytes) -> None:
         """Write to a temporary file and rename it, so that no reader sees a partial file."""

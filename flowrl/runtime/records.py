@@ -12,6 +12,7 @@ from flowrl.core.context import (
     CheckpointRecord,
     HistogramsRecord,
     IrregularityRecord,
+    LinesRecord,
     MetricsRecord,
     Record,
     VerdictRecord,
@@ -50,6 +51,7 @@ SentRecord = (
     MetricsRecord
     | HistogramsRecord
     | CheckpointRecord
+    | LinesRecord
     | VerdictRecord
     | IrregularityRecord
     | FailureRecord

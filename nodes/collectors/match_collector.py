@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,12 @@ from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.league.matches import (
     FIRST_SCRIPTED,
     ITSELF,
+    PLAYER_SETTING,
+    PLAYERS_FOLDER,
     Assignment,
     assignments,
     opponent_weights,
+    versioned_name,
 )
 from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.origin import NO_WEIGHTS_VERSION, OFFSET_COLUMN
@@ -51,7 +55,9 @@ class MatchCollector(Collector):
         most_steps: int = param(
             100_000, "steps of a match; a longer match is an error, it may never end", ge=1
         )
-        player: str = param("main", "the name of the player that learns, in the league")
+        player: str | None = param(
+            None, "the player that learns, by its name in the league; null: the league has one"
+        )
         sides: int = param(
             2, "sides of a match; the agents of an env are dealt out to them evenly, in order", ge=2
         )
@@ -59,6 +65,11 @@ class MatchCollector(Collector):
             "policy",
             "opponents that do not learn, such as `random`, or `expert` with a checkpoint; the league names them in "
             "the same order (`scripted`)",
+        )
+        save_versions: bool = param(
+            False,
+            "save the weights of each version that plays in league/players, so that all of its matches can be "
+            "played again",
         )
 
     @classmethod
@@ -76,10 +87,14 @@ class MatchCollector(Collector):
             rows={"results": config.n_episode},
             env_steps=None if config.counts else 0,
             acts_on={"weights": policy.weights_columns()},
+            needs_settings={"matches": {PLAYER_SETTING + config.player: "player"}}
+            if config.player
+            else {},
             **device_facts(config, policy, False, surroundings.runs_here),
         )
 
     def setup(self) -> None:
+        self._name = self.config.player or "main"
         self._first_env = 0  # the first of the envs that play one more match, if quotas differ
         self._played = 0  # matches whose results were returned
         self._matches: State | None = None
@@ -101,7 +116,7 @@ class MatchCollector(Collector):
         """Let another policy act for the player that learns, from now on."""
         super().reset_policy(policy)
         spec = self.envs.spec()
-        self._own = Player(self.config.player, self.mode, self.policy)
+        self._own = Player(self._name, self.mode, self.policy)
         self._scripted = [
             self._player(name, one) for name, one in _scripted_policies(self.config, spec).items()
         ]
@@ -118,6 +133,9 @@ class MatchCollector(Collector):
 
     def fire(self, weights: State | None, matches: State | None = None) -> dict[str, Batch]:
         """Play the next matches with the newest weights."""
+        if self.config.save_versions and weights is not None and weights is not self._weights:
+            name = versioned_name(self._name, weights.version)
+            self.ctx.save_checkpoint(name, replace(weights, whole=None), folder=PLAYERS_FOLDER)
         data, results = self.collect(weights=weights, matches=matches)
         return {"data": data, "results": results}
 

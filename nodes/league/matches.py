@@ -15,6 +15,12 @@ from flowrl.core.state import State
 ITSELF = -1  # the player that learns, with the weights with which it plays
 FIRST_SCRIPTED = -2
 
+PLAYER_SETTING = (
+    "player/"  # before the names of players, in the settings that `flowrl check` compares
+)
+
+PLAYERS_FOLDER = "league/players"  # in the run's folder: the weights of versions of players
+
 _TABLE, _WEIGHTS = "table/", "weights/"
 
 
@@ -24,6 +30,11 @@ class Assignment(NamedTuple):
     opponent: int
     version: int
     side: int
+
+
+def versioned_name(name: str, version: int) -> str:
+    """How a version of a player is written everywhere."""
+    return f"{name}@{version}"
 
 
 Version = tuple[int, int]  # an opponent's number, and the version of its weights
@@ -45,13 +56,16 @@ def matches_state(
     return State(arrays, command)
 
 
-def assignments(state: State, player: str) -> list[Assignment]:
-    """The matches of a player; none before the league's first firing."""
-    table = state.arrays.get(_TABLE + player)
-    if table is None:
-        names = ", ".join(n.removeprefix(_TABLE) for n in state.arrays if n.startswith(_TABLE))
-        raise ValueError(f"the league has no player '{player}' that learns; it has {names}")
-    return [Assignment(*row) for row in table.tolist()]
+def assignments(state: State, player: str | None) -> list[Assignment]:
+    """The matches of a player (None: the only one); none before the league's first firing."""
+    names = [n.removeprefix(_TABLE) for n in state.arrays if n.startswith(_TABLE)]
+    name = names[0] if player is None and len(names) == 1 else player
+    if name not in names:
+        what = "a collector does not say which player it plays for"
+        if player is not None:
+            what = f"the league has no player '{player}' that learns"
+        raise ValueError(f"{what}; give it `player: {' or '.join(names)}`")
+    return [Assignment(*row) for row in state.arrays[_TABLE + name].tolist()]
 
 
 def opponent_weights(state: State, opponent: int, version: int) -> State:

@@ -41,7 +41,7 @@ def replay_matches(
     try:
         collector = MatchCollector(config=config, envs=envs)
         table = [assignment for assignment, _ in matches]
-        state = matches_state({config.player: table}, opponents)
+        state = matches_state({config.player or "main": table}, opponents)
         return collector.collect(len(matches), weights, state)[1]
     finally:
         envs.close()

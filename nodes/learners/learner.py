@@ -38,6 +38,8 @@ from flowrl.nodes.policy import LearnMode, Policy, policy_for_rows
 
 Reduce = Literal["exact", "fast"]
 
+RESETS = "resets"  # how often a learner has to begin again, or has: in the state that tells it, and in its command
+
 WORTH_THREADS_S = 0.01  # shorter train iterations do not become faster with more threads
 
 
@@ -51,6 +53,11 @@ class Learner(Node):
         "results",
         optional=True,
         about="the newest evaluation, on which the policy's command may depend",
+    )
+    resets = StateIn(
+        "resets",
+        optional=True,
+        about="from a league: how often the learner of an exploiter has to begin again",
     )
     weights = StateOut("weights")
     averaged = StateOut(
@@ -155,14 +162,20 @@ class Learner(Node):
         ] = {}  # since the last report: each metric's sum and number
         self._earlier = Count()  # the progress before this run
         self._found: dict[str, float] = {}  # the metrics of the newest evaluation
+        self._resets = 0  # how often it has begun again
         if self.config.begin_with is not None:
             self._begin_with(Path(self.config.begin_with))
+            self._resets = 0  # those of the checkpoint's run do not count
 
-    def fire(self, data: Batch, found: State | None = None) -> Batch | None:
+    def fire(
+        self, data: Batch, found: State | None = None, resets: State | None = None
+    ) -> Batch | None:
         """Do one train iteration; return the priorities of its rows, if the policy has any.
 
         If the rows come without a buffer that sums their rewards (`nstep`), windows of rewards end with the token.
         """
+        if resets is not None and resets.command[RESETS] > self._resets:
+            self._reset(int(resets.command[RESETS]))
         try:
             return self._learn(data, found)
         except BaseException:
@@ -195,6 +208,20 @@ class Learner(Node):
             return None
         return Batch({"priority": np.asarray(result.priorities, np.float32)})
 
+    def _reset(self, resets: int) -> None:
+        """Learn from the first weights again. Train iterations and schedules count on."""
+        self._resets = resets
+        self.mode = self._make_mode(self.ctx.seed_for("learn"))
+        if self.config.begin_with is not None:
+            state = read_learner_state(Path(self.config.begin_with), self.ctx.name)["mode"]
+            if self.config.only is None:
+                self.mode.load_state_dict(state)
+            else:
+                load_networks(self.mode, state, self.config.only)
+        self.ctx.log(
+            f"begins again with its first weights after {self.train_iter} train iterations"
+        )
+
     @property
     def progress(self) -> Count:
         """The progress that schedules depend on, that before a continued run included."""
@@ -202,8 +229,9 @@ class Learner(Node):
 
     @property
     def command(self) -> dict[str, float]:
-        """The policy's settings for the progress so far and the newest evaluation."""
-        return self.policy.command(self.progress, self._found)
+        """The policy's settings for the progress so far and the newest evaluation; and how often it has begun again."""
+        found = self.policy.command(self.progress, self._found)
+        return {**found, RESETS: float(self._resets)} if self._resets else found
 
     @property
     def _clock(self) -> Clock:
@@ -226,12 +254,14 @@ class Learner(Node):
             "found": dict(self._found),
             "metrics": {name: list(found) for name, found in self._sums.items()},
             "hooks": {name: hook.state_dict() for name, hook in self._named_hooks().items()},
+            **({RESETS: self._resets} if self._resets else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state. Hooks that it does not know begin anew, and those that only it has are left out."""
         names = {"mode", "train_iter", "progress", "found", "metrics", "hooks"}
-        check_names(self.ctx.key, state, names)
+        check_names(self.ctx.key, {n: v for n, v in state.items() if n != RESETS}, names)
+        self._resets = int(state.get(RESETS, 0))
         self.mode.load_state_dict(state["mode"])
         self.train_iter = int(state["train_iter"])
         now = self._clock.total

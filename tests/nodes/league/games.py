@@ -24,15 +24,21 @@ PLAYED: list[
 class MatrixGame(ParallelEnv):
     """Each round, both sides choose at the same time. Side 0 gets the entry of the matrix, side 1 its negative.
 
-    A side observes which side it is, the rounds played, and a random number of the episode. `fails` is the probability
-    that a round raises.
+    A side observes which side it is, the rounds played and, with `luck`, a random number of the episode. `fails` is the
+    probability that a round raises.
     """
 
     metadata: dict[str, Any] = {"name": "matrix_game"}
 
     def __init__(
-        self, game: str = "rps", rounds: int = 1, fails: float = 0.0, sides: int = 2
+        self,
+        game: str = "rps",
+        rounds: int = 1,
+        fails: float = 0.0,
+        sides: int = 2,
+        luck: bool = True,
     ) -> None:
+        self.has_luck = luck
         self.matrix, self.rounds, self.fails = GAMES[game], rounds, fails
         self.possible_agents = [f"side_{k}" for k in range(sides)]
         self.agents: list[str] = []
@@ -45,7 +51,7 @@ class MatrixGame(ParallelEnv):
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         self.rng = np.random.default_rng(seed)
-        self.luck, self.chosen = self.rng.random(), []
+        self.luck, self.chosen = self.rng.random() * self.has_luck, []
         self.agents = list(self.possible_agents)
         PLAYED.append((int(seed or 0), self.chosen))
         return self._observe(), {agent: {} for agent in self.agents}

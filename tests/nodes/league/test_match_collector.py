@@ -312,3 +312,24 @@ def test_unrolls_are_refused() -> None:
     policy = Ppo(obs=envs.spec().obs, action=envs.spec().action, model=Gru(size=4), **model)
     with pytest.raises(UnsoundError, match="Ppo learns from unrolls, and the rows are whole match"):
         make_collector(envs, policy=policy)
+
+
+def test_matches_of_turns_have_the_moves_of_the_player_and_are_played_again() -> None:
+    pytest.importorskip("pettingzoo.classic.tictactoe.tictactoe", exc_type=ImportError)
+    env = PettingZoo(id="pettingzoo.classic.tictactoe.tictactoe:env", agents="shared")
+    config = KINDS["serial"][0].Config(env=env, count=3)
+    envs = KINDS["serial"][0](config=config, context=Context("envs", seed=1))
+    node, (_, weights) = ppo_collector(envs, n_episode=10)
+    data, results = node.collect(weights=weights)
+    moves = np.diff(np.flatnonzero(np.append(data["offset"] == 0, True)))
+    sides = np.sort(results["side"])
+    assert sides.tolist() == [0] * 5 + [1] * 5
+    first, second = (results["length"] + 1) // 2, results["length"] // 2
+    assert sorted(moves) == sorted(np.where(results["side"] == 0, first, second))
+    last = data["reward"][data["last"]]
+    assert sorted(last) == sorted(results["returns"][np.arange(10), results["side"]])
+    assert {0, 1} <= set(results["score"].tolist())
+    for k in range(10):
+        match = Assignment(ITSELF, 1, int(results["side"][k])), int(results["seed"][k])
+        again = replay_matches(env, node.config, [match], weights, {})
+        assert all(np.array_equal(again[name][0], results[name][k]) for name in again)
