@@ -23,7 +23,7 @@ class Collaq(Qmix):
     """Learns Q_i(o_i) = Q_alone(o_i without others) + Q_together(o_i), where the second part is 0 without others."""
 
     class Config(Qmix.Config):
-        own_entries: list[tuple[int, int]] = param(
+        own_entries: list[list[int]] = param(
             ...,
             "ranges [begin, end) of the entries of each agent's observation that do not tell about other agents",
             min_length=1,
@@ -55,17 +55,12 @@ class Collaq(Qmix):
             raise UnsoundError(what, "take the policy qmix", "own_entries")
         [width] = column.shape
         found = np.zeros(width, np.float32)
-        for begin, end in ranges:
-            if not 0 <= begin < end <= width:
-                what = (
-                    f"[{begin}, {end}] is no range of entries of an observation of {width} numbers"
-                )
-                raise UnsoundError(
-                    what,
-                    f"give ranges such as [0, {width - 1}], where the end is excluded",
-                    "own_entries",
-                )
-            found[begin:end] = 1
+        for entries in ranges:
+            if len(entries) != 2 or not 0 <= entries[0] < entries[1] <= width:
+                what = f"{entries} is no range of entries of an observation of {width} numbers"
+                hint = f"give ranges such as [0, {width - 1}], where the end is excluded"
+                raise UnsoundError(what, hint, "own_entries")
+            found[slice(*entries)] = 1
         if found.all():
             what = f"all {width} entries of an observation are the agent's own, so the parts would be alike"
             raise UnsoundError(

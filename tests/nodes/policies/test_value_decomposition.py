@@ -35,7 +35,7 @@ OBS = NestedColumns(
     }
 )
 ACTION = Column("int64", (AGENTS,), low=(0.0,) * AGENTS, high=(ACTIONS - 1.0,) * AGENTS)
-OWN: dict[type[ValueDecomposition], dict[str, Any]] = {Collaq: {"own_entries": [(0, 1)]}}
+OWN: dict[type[ValueDecomposition], dict[str, Any]] = {Collaq: {"own_entries": [[0, 1]]}}
 ALL: tuple[type[ValueDecomposition], ...] = (Vdn, Qmix, Qplex, Wqmix, Collaq)
 each_class = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
 
@@ -407,7 +407,7 @@ GAME_SETTINGS: dict[str, Any] = {
         (Qplex, {}, 8.0),
         pytest.param(Wqmix, {"weighting": "optimistic"}, 8.0, marks=pytest.mark.slow),
         pytest.param(Wqmix, {"weighting": "central"}, 8.0, marks=pytest.mark.slow),
-        pytest.param(Collaq, {"own_entries": [(0, 2)]}, 8.0, marks=pytest.mark.slow),
+        pytest.param(Collaq, {"own_entries": [[0, 2]]}, 8.0, marks=pytest.mark.slow),
     ],
 )
 def test_the_two_step_game(cls: Any, params: dict[str, Any], expected: float) -> None:
@@ -441,8 +441,9 @@ def test_the_two_step_game(cls: Any, params: dict[str, Any], expected: float) ->
             {"central_mixer": Mlp(normalise_obs=True)},
             "the inputs of the central mixer are values",
         ),
-        (Collaq, {"own_entries": [(0, 2)]}, "all 2 entries of an observation are the agent's own"),
-        (Collaq, {"own_entries": [(1, 3)]}, r"\[1, 3\] is no range of entries of an observation"),
+        (Collaq, {"own_entries": [[0, 2]]}, "all 2 entries of an observation are the agent's own"),
+        (Collaq, {"own_entries": [[1, 3]]}, r"\[1, 3\] is no range of entries of an observation"),
+        (Collaq, {"own_entries": [[0]]}, r"\[0\] is no range of entries of an observation of 2"),
         (Collaq, {"model": Gru(size=8), "unroll_steps": 4}, "and the model is recurrent; take"),
     ],
 )
