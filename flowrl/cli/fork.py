@@ -7,11 +7,9 @@ from argparse import ArgumentParser, Namespace
 from flowrl.cli import arguments as shared
 from flowrl.cli.executed_run import execute, print_beginning
 from flowrl.cli.run_arguments import (
-    add_display,
-    add_hosts,
+    add_execution,
     add_limits,
     add_out,
-    add_recovery,
     limits_of,
     rendezvous_of,
     watcher_of,
@@ -43,9 +41,7 @@ def fork_arguments(parser: ArgumentParser) -> None:
     )
     add_limits(parser)
     add_out(parser)
-    add_hosts(parser)
-    add_recovery(parser)
-    add_display(parser)
+    add_execution(parser)
 
 
 def fork(arguments: Namespace) -> int:

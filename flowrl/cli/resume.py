@@ -7,10 +7,8 @@ from argparse import ArgumentParser, Namespace
 from flowrl.cli import arguments as shared
 from flowrl.cli.executed_run import execute, print_beginning
 from flowrl.cli.run_arguments import (
-    add_display,
-    add_hosts,
+    add_execution,
     add_limits,
-    add_recovery,
     limits_of,
     rendezvous_of,
     watcher_of,
@@ -24,9 +22,7 @@ def resume_arguments(parser: ArgumentParser) -> None:
     shared.add_set(parser)
     shared.add_placement(parser)
     add_limits(parser)
-    add_hosts(parser)
-    add_recovery(parser)
-    add_display(parser)
+    add_execution(parser)
 
 
 def resume(arguments: Namespace) -> int:

@@ -11,11 +11,9 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.cli import arguments as shared
 from flowrl.cli.executed_run import EXIT_STATUSES, execute
 from flowrl.cli.run_arguments import (
-    add_display,
-    add_hosts,
+    add_execution,
     add_limits,
     add_out,
-    add_recovery,
     limits_of,
     rendezvous_of,
     watcher_of,
@@ -56,14 +54,12 @@ def run_arguments(parser: ArgumentParser) -> None:
     )
     add_limits(parser)
     add_out(parser)
-    add_hosts(parser)
-    add_recovery(parser)
     parser.add_argument(
         "--hash-tokens",
         action="store_true",
         help="write a hash of every token to the run's folder, for `flowrl diff RUN RUN`",
     )
-    add_display(parser)
+    add_execution(parser)
 
 
 def run(arguments: Namespace) -> int:

@@ -83,6 +83,13 @@ def add_display(parser: ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
+def add_execution(parser: ArgumentParser) -> None:
+    """Add how a run is executed and shown: its hosts, its recovery and what is printed."""
+    add_hosts(parser)
+    add_recovery(parser)
+    add_display(parser)
+
+
 def limits_of(arguments: Namespace, of_graph: Limits) -> Limits:
     """Return the limits of a graph, except where the arguments give others."""
     time = getattr(arguments, "time", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,20 @@ from tests.render.graphs_to_show import checked, tree
 def graph() -> Graph:
     """A graph with a placement of its own."""
     return checked(placements={"apart": {"sink": "process", "evaluator": "gpu-host"}}).graph
+
+
+@pytest.fixture
+def refusal(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """The error of a placement file with the given text."""
+
+    def refusal(text: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        Path("there.yaml").write_text(text)
+        with pytest.raises(UsageError) as error:
+            resolve_placement(graph, "there.yaml")
+        return str(error.value)
+
+    return refusal
 
 
 def placed(graph: Graph, text: str) -> dict[str, list[str]]:
@@ -141,13 +156,9 @@ def test_a_wrong_placement_is_refused_with_a_remedy(graph: Graph, text: str, mes
     ],
 )
 def test_a_wrong_placement_file_is_reported_with_its_location(
-    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+    refusal: Callable[[str], str], text: str, message: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("there.yaml").write_text(text)
-    with pytest.raises(UsageError) as error:
-        resolve_placement(graph, "there.yaml")
-    assert str(error.value) == message
+    assert refusal(text) == message
 
 
 @pytest.mark.parametrize(
@@ -331,13 +342,9 @@ def test_replicas_are_named_in_part_graphs(graph: Graph) -> None:
     ],
 )
 def test_wrong_needs_in_a_file_are_reported_with_their_location(
-    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+    refusal: Callable[[str], str], text: str, message: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("there.yaml").write_text(text)
-    with pytest.raises(UsageError) as error:
-        resolve_placement(graph, "there.yaml")
-    assert str(error.value) == f"there.yaml:{message}"
+    assert refusal(text) == f"there.yaml:{message}"
 
 
 @pytest.mark.parametrize(
