@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowrl.core.checkpoint import SUFFIX
 from flowrl.core.errors import RunError, UsageError
 from flowrl.ratings.games import SCORES, Game
 from flowrl.runs.folder import read_jsonl
 
-FOLDER, PAYOFF_FILE, PLAYERS_FILE, WEIGHTS_FOLDER = (
-    "league",
-    "payoff.jsonl",
-    "players.jsonl",
-    "players",
-)
+FOLDER, PAYOFF_FILE, PLAYERS_FILE = "league", "payoff.jsonl", "players.jsonl"
 MAIN = "main"  # the kind of the players for which the others are
 
 
@@ -100,17 +94,6 @@ class LeagueFiles:
         names = [player.name for player in self.players if player.kind == MAIN]
         labels = [label for label, p in self.listed().items() if names and p.name == names[0]]
         return max(labels, key=lambda label: int(label.rpartition("@")[2])) if labels else None
-
-    def weights_file(self, name: str, version: int) -> Path:
-        """Return where the weights of a version are."""
-        label = player_label(name, version)
-        path = self.folder / WEIGHTS_FOLDER / f"{label}{SUFFIX}"
-        if not path.is_file():
-            raise RunError(
-                f"{path}: the weights of {label} are missing, without which its matches cannot be played again; "
-                "choose a row of other players"
-            )
-        return path
 
     def _newest(self, name: str, version: int, firing: int) -> ListedPlayer:
         """The newest version of a player that learns, which follows its last listed one."""

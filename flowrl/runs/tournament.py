@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from flowrl.machine.forked_call import can_fork
 from flowrl.machine.numerics import settled_numerics
 from flowrl.ratings.elo import EloRating, elo_ratings
 from flowrl.ratings.games import DRAW, LOSS, WIN, Game, GameCounts, count_games
-from flowrl.runs.rating_tables import game_sums, rating_table, score_table
+from flowrl.runs.rating_tables import WIDTH, game_sums, rating_table, score_table
 from flowrl.runs.trained_graph import find_trained_graph
 from flowrl.runs.trained_policy import TrainedPolicy, policy_of_checkpoint
 
@@ -42,11 +43,11 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class TournamentGame:
-    """One game: who played on which side, which episode of the env it was, and what came of it."""
+    """One game: who played on which side, the seed of the env's episode, and the result."""
 
     player: str  # on side 0
     opponent: str  # on side 1
-    episode: int  # equal numbers are episodes with equal seeds
+    seed: int
     score: float  # of the player: 1 for a win, 0.5 for a draw, 0 for a loss
     returns: tuple[float, float]
     length: int
@@ -92,7 +93,7 @@ class Tournament:
                 {
                     "player": g.player,
                     "opponent": g.opponent,
-                    "episode": g.episode,
+                    "seed": g.seed,
                     "score": g.score,
                     "returns": list(g.returns),
                     "length": g.length,
@@ -114,7 +115,7 @@ class Tournament:
                 "",
                 "the mean score of the row's player against the column's:",
                 score_table(names, counts),
-                *(f"note: {note}" for note in self.notes),
+                *(f"\n{text}" for text in map(_note_text, self.notes)),
             ]
         )
 
@@ -156,7 +157,7 @@ def play_tournament(
         tuple(played),
         games,
         seed,
-        tuple(_differences(entrants, env)),
+        (*_differences(entrants, env), *_repetitions(played, explores)),
     )
 
 
@@ -217,8 +218,10 @@ def _explained(entrant: Entrant, doing: str) -> Iterator[None]:
 
 def _games_of(player: str, opponent: str, results: Sequence[Any]) -> list[TournamentGame]:
     return [
-        TournamentGame(player, opponent, k, score_of(*game.returns), game.returns, game.length)
-        for k, game in enumerate(results)
+        TournamentGame(
+            player, opponent, game.seed, score_of(*game.returns), game.returns, game.length
+        )
+        for game in results
     ]
 
 
@@ -227,6 +230,25 @@ def score_of(own_return: float, other_return: float) -> float:
     if own_return == other_return:
         return DRAW
     return WIN if own_return > other_return else LOSS
+
+
+def _note_text(note: str) -> str:
+    return textwrap.fill(f"note: {note}", WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _repetitions(played: Sequence[TournamentGame], explores: bool) -> Iterator[str]:
+    """A note if no pair has played two different games, so that more games say no more than one."""
+    first: dict[tuple[str, str], TournamentGame] = {}
+    for game in played:
+        known = first.setdefault((game.player, game.opponent), game)
+        if replace(game, seed=known.seed) != known:
+            return
+    if len(played) > len(first):
+        remedy = "" if explores else "; --explore lets policies draw their actions"
+        yield (
+            "every game of a pair from a side went the same way, so more of them say no more than one, and the "
+            f"intervals are too short{remedy}"
+        )
 
 
 def _env_name(env: Any) -> str:

@@ -119,7 +119,9 @@ class SerialEnvManager(EnvManager):
 
     def advance(self, actions: Array, ids: Sequence[int] | None = None) -> Steps:
         """Step all envs, or those of `ids`, each with its row of `actions` (B, …)."""
-        at = self._ids if ids is None else ids
+        at = (
+            self._ids if ids is None else np.asarray(ids).tolist()
+        )  # plain numbers, for crash files
         acts = self._convert_actions(actions, len(at)).copy()  # the log keeps them
         envs = self.local_envs
         if self._sent or ids is not None:

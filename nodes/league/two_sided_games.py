@@ -12,9 +12,10 @@ from flowrl.core.context import Context
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import Actor
-from flowrl.nodes.collectors.episodes import episode_quotas, play_quotas, step_together
+from flowrl.nodes.collectors.episodes import episode_quotas
+from flowrl.nodes.collectors.match_rows import MatchEnvs
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
-from flowrl.nodes.envs.agent_rows import as_agent_rows, env_spec
+from flowrl.nodes.envs.agent_rows import env_spec
 from flowrl.nodes.envs.spec import EnvSpec, evaluation_part
 from flowrl.nodes.greedy_policy import GreedyPolicy
 from flowrl.nodes.policy import AnyActMode
@@ -25,10 +26,11 @@ MOST_STEPS = 100_000  # of a game; a longer one may never end
 
 
 class PlayedGame(NamedTuple):
-    """The sum of each side's rewards in a game, and the steps of the side that took most."""
+    """The result of a game."""
 
-    returns: tuple[float, float]
-    length: int
+    seed: int  # of the env's episode
+    returns: tuple[float, float]  # of both sides
+    length: int  # in steps of the env
 
 
 class TwoSidedGames:
@@ -43,10 +45,9 @@ class TwoSidedGames:
         self._ctx = Context("tournament", seed=seed)
         part = evaluation_part(env)
         _require_two_sides(env_spec(part, 1))
-        self._rows = as_agent_rows(
-            SerialEnvManager(env=part, count=min(games, MOST_ENVS), context=self._ctx)
-        )
-        self.spec: EnvSpec = self._rows.spec()
+        self._manager = SerialEnvManager(env=part, count=min(games, MOST_ENVS), context=self._ctx)
+        self._envs = MatchEnvs(self._manager)
+        self.spec: EnvSpec = self._envs.rows.spec()
 
     def require_fit(self, policy: GreedyPolicy) -> None:
         """Refuse a policy for other observations or actions than those of a side."""
@@ -62,24 +63,39 @@ class TwoSidedGames:
         """Play all games, the first policy on side 0. What policies draw follows from the seed and the purpose."""
         seeds = [self._ctx.seed_for(f"act/{purpose}/{side}") for side in range(SIDES)]
         modes = [p.act_mode(s, self._explores) for p, s in zip((first, second), seeds, strict=True)]
-        rows = self._rows
+        rows = self._envs.rows
         rows.seed(self._ctx.seed_for("episodes"), dynamic_seeds=False)
         actor = Actor(rows, {})
         actor.set_mode(SideModes(modes, self.spec.action), {"action": self.spec.action})
         actor.reset()
-        quotas = np.repeat(episode_quotas(self._games, actor.count // SIDES), SIDES)
-        ended: list[list[tuple[float, int]]] = [[] for _ in range(actor.count)]
-        for collected in play_quotas(step_together(actor), quotas, MOST_STEPS, SIDES):
-            for episode in collected.episodes:
-                ended[episode.env_id].append((episode.total, episode.length))
-        return [
-            PlayedGame((one[0], other[0]), max(one[1], other[1]))
-            for env in range(0, actor.count, SIDES)
-            for one, other in zip(ended[env], ended[env + 1], strict=True)
-        ]
+        left = episode_quotas(self._games, self._envs.count)
+        played: list[list[PlayedGame]] = [[] for _ in left]
+        lengths = np.zeros_like(left)
+        while (
+            left.any()
+        ):  # how many games each env plays is fixed, so that short games are not preferred
+            playing = np.flatnonzero(left)
+            actor.step((playing[:, None] * SIDES + np.arange(SIDES)).reshape(-1))
+            lengths[playing] += 1
+            for match in self._envs.take_ended():
+                lengths[match.env] = 0
+                if not match.failed:
+                    one, other = match.returns.tolist()
+                    game = PlayedGame(match.seed, (one, other), match.length)
+                    played[match.env].append(game)
+                    left[match.env] -= 1
+            _require_end(lengths)
+        return [game for of_env in played for game in of_env]
 
     def close(self) -> None:
-        self._rows.envs.close()
+        self._manager.close()
+
+
+def _require_end(lengths: Array) -> None:
+    if (lengths >= MOST_STEPS).any():
+        raise ValueError(
+            f"a game has not ended after {MOST_STEPS:,} steps; give the env `max_episode_steps`"
+        )
 
 
 def _require_two_sides(spec: EnvSpec) -> None:

@@ -226,11 +226,6 @@ def test_broken_lines_are_refused(tmp_path: Path) -> None:
         read_league(run)
 
 
-def test_missing_weights_are_named(run: Path) -> None:
-    with pytest.raises(RunError, match="the weights of main@3 are missing, without which its"):
-        read_league(run).weights_file("main", 3)
-
-
 def test_another_kind_of_picture_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["league", str(run), "-o", "payoff.pdf"]) == 2
     assert "-o payoff.pdf: expected a file that ends in .png or .svg" in capsys.readouterr().err

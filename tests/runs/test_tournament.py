@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import flowrl
@@ -69,7 +70,8 @@ def test_each_pair_plays_the_same_episodes_from_both_sides(runs: Path) -> None:
     played = play_tournament(["weak", "strong"], games=12, seed=5)
     first = [game for game in played.games if game.player == "weak"]
     second = [game for game in played.games if game.player == "strong"]
-    assert [game.episode for game in first] == [*range(12)] == [game.episode for game in second]
+    assert [game.seed for game in first] == [game.seed for game in second]
+    assert len({game.seed for game in first}) == 12
     # greedy policies of a symmetric game see and do the same on the other side
     assert [game.returns[::-1] for game in first] == [game.returns for game in second]
     assert [game.score for game in first] == [1 - game.score for game in second]
@@ -97,7 +99,7 @@ def test_the_command_prints_a_table_or_one_line_of_json(
     assert found["ratings"][0]["player"] == "strong"
     assert found["ratings"][0]["games"] == 8
     assert len(found["games"]) == 8
-    assert {game["episode"] for game in found["games"]} == {0, 1, 2, 3}
+    assert len({game["seed"] for game in found["games"]}) == 4
 
 
 def test_many_players_are_shown_in_80_columns() -> None:
@@ -146,8 +148,31 @@ def test_another_env_with_the_same_spaces_is_noted(runs: Path, tmp_path: Path) -
     played = play_tournament(["weak", str(tmp_path / "short")], games=2)
     [note] = played.notes
     assert note == "short was trained in an env with other settings than those of weak"
-    assert str(played).endswith(f"note: {note}")
+    assert " ".join(str(played).split()).endswith(f"note: {note}")
     assert {game.length for game in played.games} == {5}
+
+
+def test_games_that_all_went_the_same_way_are_noted(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.toys.two_sided_games import LargestNumber
+
+    observe = LargestNumber._observations
+    monkeypatch.setattr(LargestNumber, "_observations", _first_numbers(observe))
+    [note] = play_tournament(["weak", "strong"], games=3).notes
+    assert note.startswith("every game of a pair from a side went the same way")
+    assert note.endswith("; --explore lets policies draw their actions")
+    assert play_tournament(["weak", "strong"], games=1).notes == ()
+
+
+def _first_numbers(observe: Any) -> Any:
+    """A game in which the same numbers come again and again."""
+
+    def observations(self: Any) -> Any:
+        self._rng = np.random.default_rng(0)
+        return observe(self)
+
+    return observations
 
 
 def test_an_env_that_fails_is_named_with_the_players(

@@ -18,7 +18,9 @@ from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.greedy_policy import GreedyPolicy
+from flowrl.nodes.league import two_sided_games
 from flowrl.nodes.league.two_sided_games import MOST_ENVS, TwoSidedGames
+from flowrl.nodes.policies.random import Random
 from flowrl.nodes.policy import Policy
 from tests.toys.two_sided_games import LargestNumber
 
@@ -79,15 +81,18 @@ def player(wrong_steps: int = 0, choices: int = 3) -> GreedyPolicy:
     return GreedyPolicy(Player(obs=obs, action=action, wrong_steps=wrong_steps))
 
 
-def slow_games(games: int, wrong_steps: tuple[int, int]) -> list[tuple[float, float]]:
-    """The returns of both sides, game by game, in the order of envs and then of time."""
+def slow_games(
+    games: int, wrong_steps: tuple[int, int]
+) -> list[tuple[int, tuple[float, float], int]]:
+    """The seed, the returns and the length of each game, in the order of envs and then of time."""
     count = min(games, MOST_ENVS)
     seeds = EpisodeStatistics(count, Context("tournament", seed=SEED).seed_for("episodes"), False)
     found = []
     for index in range(count):
         for k in range(games // count + (index < games % count)):
             env = LargestNumber()
-            observed, _ = env.reset(seed=seeds.next_seed(index, ahead=k))
+            seed = seeds.next_seed(index, ahead=k)
+            observed, _ = env.reset(seed=seed)
             returns, t = [0.0, 0.0], 0
             while env.agents:
                 numbers = observed["first"]
@@ -95,7 +100,7 @@ def slow_games(games: int, wrong_steps: tuple[int, int]) -> list[tuple[float, fl
                 observed, rewards, *_ = env.step(dict(zip(env.agents, choices, strict=True)))
                 returns = [r + reward for r, reward in zip(returns, rewards.values(), strict=True)]
                 t += 1
-            found.append((returns[0], returns[1]))
+            found.append((seed, (returns[0], returns[1]), t))
     return found
 
 
@@ -104,8 +109,7 @@ def slow_games(games: int, wrong_steps: tuple[int, int]) -> list[tuple[float, fl
 def test_games_equal_a_plain_loop_over_episodes(games: int, wrong_steps: tuple[int, int]) -> None:
     played = TwoSidedGames(game_env(), games, SEED)
     results = played.play(player(wrong_steps[0]), player(wrong_steps[1]), "0/1")
-    assert [game.returns for game in results] == slow_games(games, wrong_steps)
-    assert {game.length for game in results} == {5}
+    assert results == slow_games(games, wrong_steps)
     again = played.play(player(wrong_steps[1]), player(wrong_steps[0]), "1/0")
     assert [game.returns for game in again] == [game.returns[::-1] for game in results]
 
@@ -117,6 +121,27 @@ def test_all_pairs_play_the_same_episodes() -> None:
     assert games.play(player(), player(), "0/1") == first
     assert TwoSidedGames(game_env(), 12, SEED, True).play(player(), player(), "0/1") == first
     assert TwoSidedGames(game_env(), 12, SEED + 1, True).play(player(), player(), "0/1") != first
+
+
+@pytest.mark.filterwarnings("ignore:The old environment")
+def test_sides_take_turns_in_turn_based_games() -> None:
+    """Both sides have an episode in each game, of which one acts a step less."""
+    env = PettingZoo(id="pettingzoo.classic.tictactoe_v3:env", agents="shared")
+    games = TwoSidedGames(env, 6, SEED, explores=True)
+    policy = GreedyPolicy(Random(obs=games.spec.obs, action=games.spec.action))
+    played = games.play(policy, policy, "0/1")
+    assert len(played) == 6
+    for game in played:
+        assert game.returns in ((1, -1), (-1, 1), (0, 0))
+        assert 5 <= game.length <= 9
+        assert game.returns != (0, 0) or game.length == 9
+    assert games.play(policy, policy, "0/1") == played
+
+
+def test_a_game_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_sided_games, "MOST_STEPS", 4)
+    with pytest.raises(ValueError, match="a game has not ended after 4 steps; give the env `max_"):
+        TwoSidedGames(game_env(), 1).play(player(), player(), "0/1")
 
 
 def test_an_env_with_another_number_of_sides_is_refused() -> None:
