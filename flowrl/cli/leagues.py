@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from flowrl.cli import arguments as shared
 from flowrl.cli.streams import stdout_to_stderr
 from flowrl.core.errors import UsageError
 from flowrl.runs.run_names import existing_run_path
+
+NEWEST = 0  # a row's number counts from 1
 
 
 def league_arguments(parser: ArgumentParser) -> None:
@@ -22,6 +25,15 @@ def league_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dot", metavar="FILE.dot", help="also write who began as a copy of whom, as a DOT graph"
+    )
+    parser.add_argument(
+        "--replay",
+        type=shared.count,
+        nargs="?",
+        const=NEWEST,
+        metavar="ROW",
+        help="play the match of a row of league/payoff.jsonl again, and compare its result (default: the newest row); "
+        "nothing else is shown",
     )
     parser.add_argument(
         "--all", action="store_true", help="list every player (default: the best 20)"
@@ -37,6 +49,8 @@ def league(arguments: Namespace) -> int:
     from flowrl.runs.payoff_picture import draw_payoff
 
     run = existing_run_path(arguments.run)
+    if arguments.replay is not None:
+        return _replay(arguments, run)
     report = LeagueReport(read_league(run))
     picture = Path(arguments.output) if arguments.output else run / FOLDER / "payoff.png"
     if picture.suffix not in (".png", ".svg"):
@@ -59,6 +73,30 @@ def league(arguments: Namespace) -> int:
         if path:
             print(path)
     return 0
+
+
+def _replay(arguments: Namespace, run: Path) -> int:
+    """Play the match of a row again. The status is 1 if its result is another one."""
+    from flowrl.runs.league_files import read_league
+    from flowrl.runs.league_report import result_text, row_of
+    from flowrl.runs.match_replay import replay_rows
+
+    files = read_league(run)
+    number = len(files.rows) if arguments.replay == NEWEST else arguments.replay
+    recorded = row_of(files, number)
+    with stdout_to_stderr():
+        [found] = replay_rows(run, [asdict(recorded)])
+    replayed = replace(recorded, **{**found, "returns": tuple(found["returns"])})
+    is_equal = replayed == recorded
+    if arguments.json:
+        words = {"row": number, "equal": is_equal, "recorded": asdict(recorded), "replayed": found}
+        print(json.dumps(words))
+        return 0 if is_equal else 1
+    print(f"row {number}: {recorded}")
+    print(f"  recorded: {result_text(recorded)}")
+    print(f"  replayed: {result_text(replayed)}")
+    print("the result is equal" if is_equal else "the result is another one")
+    return 0 if is_equal else 1
 
 
 def tournament_arguments(parser: ArgumentParser) -> None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from flowrl.core.errors import UsageError
 from flowrl.core.wording import count_text
 from flowrl.ratings.elo import EloRating, elo_ratings
 from flowrl.ratings.games import Game, GameCounts, count_games
 from flowrl.ratings.trueskill import Skill, trueskill_ratings
 from flowrl.render.dot import quoted
-from flowrl.runs.league_files import LeagueFiles, ListedPlayer
+from flowrl.runs.league_files import PAYOFF_FILE, LeagueFiles, ListedPlayer, PayoffRow
 from flowrl.runs.rating_tables import (
     WIDTH,
     aligned_table,
@@ -226,6 +227,20 @@ class LeagueReport:
         if player.parent is not None and player.parent not in self.players:
             about.append(f"from {player.parent}")
         return f"{label} ({', '.join(about)})".replace(" ", FIXED_SPACE) if about else label
+
+
+def row_of(files: LeagueFiles, number: int) -> PayoffRow:
+    """Return a row of the payoff, counted from 1."""
+    if not 1 <= number <= len(files.rows):
+        has = f"{count_text(len(files.rows), 'row')}" if files.rows else "no row yet"
+        raise UsageError(f"--replay {number}: {files.folder / PAYOFF_FILE} has {has}")
+    return files.rows[number - 1]
+
+
+def result_text(row: PayoffRow) -> str:
+    """The result of a match, for a terminal."""
+    returns = ", ".join(f"{value:g}" for value in row.returns)
+    return f"score {row.score:g}, returns {returns}, {count_text(row.length, 'step')}"
 
 
 def _shortened_list(names: Sequence[str]) -> str:

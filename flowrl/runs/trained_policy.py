@@ -72,7 +72,9 @@ def policy_of_checkpoint(checked: CheckedGraph, path: Path) -> TrainedPolicy:
 def _learner_of(graph: Graph, key: str, path: Path) -> NodeSpec:
     """The learner whose weights are saved under a key: of itself, `learner.weights`, or of an evaluator's instance."""
     node = key.partition(".")[0].partition("#")[0]
-    senders = [edge.source.node for edge in graph.edges_into(node) if edge.kind == "state"]
+    player = path.stem.partition("@")[0]  # of a league, which has a port for each of its players
+    edges = [edge for edge in graph.edges_into(node) if edge.kind == "state"]
+    senders = [edge.source.node for edge in sorted(edges, key=lambda e: e.to.port != player)]
     for name in (node, *senders):
         if name in graph.nodes and graph.nodes[name].cls.role == "learner":
             return graph.nodes[name]
