@@ -34,6 +34,11 @@ VERBS = {  # verb: module, function, description
         "fork",
         "begin a new run from a snapshot of another one, with changed settings",
     ),
+    "population": (
+        "population",
+        "population",
+        "train several runs of a graph that copy the best and change their settings",
+    ),
     "check": ("graphs", "check", "prove a graph sound, or list every problem"),
     "chaos": ("chaos", "chaos", "disturb a run on purpose, and see whether its bits are the same"),
     "draw": ("graphs", "draw", "draw a graph: DOT, SVG, PNG, Mermaid or HTML"),

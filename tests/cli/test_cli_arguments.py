@@ -17,6 +17,7 @@ NAMES = [
         "run",
         "resume",
         "fork",
+        "population",
         "check",
         "chaos",
         "draw",
@@ -95,7 +96,7 @@ def test_a_misspelt_verb_is_told_the_nearest_one(flowrl: Flowrl) -> None:
     status, out, err = flowrl("chekc", "g.yaml")
     assert (status, out) == (2, "")
     assert err.endswith("flowrl: error: there is no verb 'chekc'; did you mean 'check'?\n")
-    assert "; known: run, resume, fork, check, " in flowrl("train", "g.yaml")[2]
+    assert "; known: run, resume, fork, population, check, " in flowrl("train", "g.yaml")[2]
 
 
 @pytest.mark.parametrize("verb", ["run", "check", "draw", "expand"])
