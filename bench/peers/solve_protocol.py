@@ -26,9 +26,8 @@ class Task:
     """An env, and what a run has to reach in it."""
 
     env: str
-    goal: (
-        float | None
-    )  # the mean return of an evaluation, which as many other episodes must confirm
+    # The mean return of an evaluation, which as many other episodes must confirm.
+    goal: float | None
     eval_every_steps: (
         int  # env steps between evaluations; each follows the next update of the weights
     )

@@ -30,9 +30,8 @@ Socket = zmq.Socket[bytes]
 NOBLOCK, SNDMORE = int(zmq.NOBLOCK), int(zmq.SNDMORE)  # arithmetic on the enumeration is slow
 READABLE = int(zmq.POLLIN)
 ZAP_DOMAIN = b"flowrl"
-MAX_SOCKETS = (
-    1 << 14
-)  # of one thread, which has a socket for each peer; ZeroMQ allows 1023 otherwise
+# The sockets of one thread, which has one for each peer. ZeroMQ allows 1023 otherwise.
+MAX_SOCKETS = 1 << 14
 MIN_BACKLOG = 128  # connections that wait to be accepted
 HANDSHAKE_SUCCEEDED = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 

@@ -19,12 +19,8 @@ ROOT_KEYS = (
     "launch",
 )
 PART_KEYS = ("about", "params", "ports", "nodes", "edges")  # of a part-graph
-NODE_KEYS = (
-    "type",
-    "replicas",
-    "on_failure",
-    "torch_threads",
-)  # of every node, beside its parameters
+# The keys of every node, beside its parameters.
+NODE_KEYS = ("type", "replicas", "on_failure", "torch_threads")
 PHASE_KEYS = ("edges", "steps", "rounds", "set")
 FAILURES = ("stop", "restart", "ignore")
 TORCH_THREADS = (1, 1024)  # the least and the most

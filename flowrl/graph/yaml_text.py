@@ -271,9 +271,8 @@ _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 _INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
 _HEX = re.compile(r"0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(_[0-9]+)*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_POWER = re.compile(
-    r"([-+]?[0-9]+)[eE]\+?(0?[0-9]|1[0-9])"
-)  # 1e5, which people write for whole numbers
+# People write 1e5 for whole numbers.
+_POWER = re.compile(r"([-+]?[0-9]+)[eE]\+?(0?[0-9]|1[0-9])")
 _WORDS: dict[str, Scalar] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),

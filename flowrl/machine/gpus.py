@@ -31,9 +31,8 @@ def gpu_variables(gpus: Sequence[str]) -> dict[str, str]:
 
 def _nvidia_gpus(environ: Mapping[str, str], root: Path, tool: str) -> tuple[str, ...]:
     devices = _numbered(root / "dev", r"nvidia\d+")
-    if (
-        not devices and not (root / "dev/dxg").exists()
-    ):  # the latter is Windows' subsystem for Linux
+    # `/dev/dxg` is Windows' subsystem for Linux.
+    if not devices and not (root / "dev/dxg").exists():
         return ()
     present = _listed_by_tool(tool) or tuple(map(str, range(devices)))
     return _selected(environ.get(NVIDIA_VARIABLE), present)

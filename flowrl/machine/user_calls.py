@@ -13,9 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 NOTE_BYTES = 4096
-HEADER = struct.Struct(
-    "<dH"
-)  # when the call began, of the monotonic clock; the bytes of its text, 0 if there is none
+# When the call began, of the monotonic clock; the bytes of its text, 0 if there is none.
+HEADER = struct.Struct("<dH")
 
 _memory: mmap.mmap | None = None  # shared with the parent of this fork
 

@@ -150,9 +150,8 @@ def _tracks_of(
     if a < b:
         lines = {a + 1: arrow.label_lines}
         return [known.setdefault((arrow, c), _track(c, lines.get(c, ()))) for c in range(a + 1, b)]
-    if (
-        a == b
-    ):  # below the source, and from its left side to another box of its column, or to itself
+    # Below the source, and from its left side to another box of its column, or to itself.
+    if a == b:
         return [known.setdefault((arrow, a), _track(a, arrow.label_lines, source, back=True))]
     # arrows that lead back from one output share their first track, and those to one input their last
     first = known.setdefault((arrow.source, a), _track(a, owner=source, back=True))

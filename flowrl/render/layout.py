@@ -25,10 +25,8 @@ MARGIN = 24.0
 GAP_X = 26.0  # the least distance of columns
 STEEPNESS = 6.0  # an arrow may rise or fall by so many times the distance of its columns
 WIDEST_GAP = 90.0
-TURN, TURN_STEP = (
-    26.0,
-    12.0,
-)  # how far the innermost arrow that turns back reaches, and each next one further
+# How far the innermost arrow that turns back reaches, and each next one further.
+TURN, TURN_STEP = 26.0, 12.0
 
 Point = tuple[float, float]
 Segment = tuple[Point, ...]  # one point: a straight line to it; three: a cubic Bézier curve

@@ -22,10 +22,8 @@ from flowrl.render.sheet import (
 
 MINIMUM_SCALE = 0.92  # a page scrolls rather than make letters smaller than 11 pixels
 NAME_Y, TYPE_Y = 19.0, 35.0  # base lines in the head of a card
-PORT_TEXT_X, PORT_TEXT_Y = (
-    8.0,
-    14.0,
-)  # how far the text of a port is from the side of the card, and from its row's top
+# How far the text of a port is from the side of the card, and from its row's top.
+PORT_TEXT_X, PORT_TEXT_Y = 8.0, 14.0
 
 
 def svg_element(drawn: Picture) -> str:

@@ -226,9 +226,8 @@ class ProgressRate:
     """
 
     def __init__(self) -> None:
-        self._increases: deque[tuple[float, int]] = deque(
-            [(0.0, 0)]
-        )  # time, and count from then on
+        # Each is a time, and the count from then on.
+        self._increases: deque[tuple[float, int]] = deque([(0.0, 0)])
 
     def at(self, now_s: float, count: int) -> float:
         increases = self._increases

@@ -27,9 +27,8 @@ class StateVersions:
         self.instance, self.port = instance, port
         # Readers on other sites, as made by an `EdgeFactory`.
         self.round_end_readers: list[Push] = []
-        self.paced_readers: list[
-            tuple[int, Callable[[], None]]
-        ] = []  # with n, for each n-th version: of nodes that it paces, or with a lag in versions
+        # Each with n, for every n-th version: those of nodes that it paces, or with a lag in versions.
+        self.paced_readers: list[tuple[int, Callable[[], None]]] = []
         self._newest: State | None = None
         self._whole: State | None = None  # the newest version that was copied with its whole state
         self._lagged: LaggedVersions | None = None

@@ -186,9 +186,8 @@ class SequenceDemonstrations(PrioritisedDemonstrations):
         self._first, self._length = np.empty(0, np.int64), np.empty(0, np.int64)
 
     def push(self, demos: Batch) -> int:
-        if len(
-            demos
-        ):  # a segment ends with its token; its continuation is found by the origin columns
+        # A segment ends with its token; its continuation is found by the origin columns.
+        if len(demos):
             last = demos["last"].copy()
             last[-1:] = True
             demos = demos.replace(last=last)

@@ -76,9 +76,8 @@ class RowWindows:
         # The columns that a drawn row has from the end of its window, and those of its own; known after the first push.
         self._names_at_end: list[str] = []
         self._own_names: list[str] = []
-        self._drawable_before = (
-            self.waiting
-        )  # how many rows that can be drawn come before each that waits
+        # How many rows that can be drawn come before each that waits.
+        self._drawable_before = self.waiting
         if rule is not None and ring.row_count:
             self.push(*recovered_columns(ring, READ_COLUMNS))
 

@@ -156,9 +156,8 @@ class EnvTracker:
             if not was_retried:
                 envs.log.begin_afresh(index, start)
         elif was_retried:
-            envs.log.mark_incomplete(
-                index
-            )  # it continues after a failure, which cannot be replayed
+            # The episode continues after a failure, which cannot be replayed.
+            envs.log.mark_incomplete(index)
         else:
             envs.log.begin_continuing(index, start, last_length)
 

@@ -133,9 +133,8 @@ class Evaluator(Node):
         make_mode = self.policy.eval_mode if policy_of_mode(c.policy) is None else c.policy
         self.mode = make_mode(self.ctx.seed_for("act"))
         use_device(self.mode, available_device(c.device))
-        self._failure_metrics: dict[
-            str, float
-        ] = {}  # of the own envs in the last episodes, if any failed
+        # Of the own envs in the last episodes, if any failed.
+        self._failure_metrics: dict[str, float] = {}
         self._best: float | None = None
         self._found: dict[str, float] = {}  # the metrics of the newest evaluation
         self._evaluations = 0

@@ -157,9 +157,8 @@ class Learner(Node):
         self._is_uncounted = False  # whether the clock lacks the last train iteration
         self._is_running = False  # whether the hooks know that the run has begun
         self._metrics: dict[str, list[tuple[Any, float]]] = {}  # not yet in the sums
-        self._sums: dict[
-            str, list[float]
-        ] = {}  # since the last report: each metric's sum and number
+        # Since the last report: each metric's sum and number.
+        self._sums: dict[str, list[float]] = {}
         self._earlier = Count()  # the progress before this run
         self._found: dict[str, float] = {}  # the metrics of the newest evaluation
         self._resets = 0  # how often it has begun again

@@ -86,9 +86,8 @@ class Airl(ImitationModel):
         """The steps, with the logarithms of their actions' likelihoods by the newest policy as `logp`."""
         steps = super().as_steps(columns, expert)
         b = LearnBatch(Batch(columns), {}, None)
-        b.add(
-            unclipped=b.action.reshape(len(b.action), -1)
-        )  # the expert's rows have clipped actions only
+        # The expert's rows have clipped actions only.
+        b.add(unclipped=b.action.reshape(len(b.action), -1))
         with torch.no_grad():
             heads = self.policy_network(b.obs)
             logp, _ = self.learning.distribution.logp_entropy(heads, b)

@@ -51,9 +51,8 @@ class Trex(ImitationModel):
         return {**super().expert_columns(agent), **RANKED}
 
     def begin(self) -> None:
-        self.first_row = np.zeros(
-            0, np.int64
-        )  # the places of the first rows of the expert's episodes
+        # The places of the first rows of the expert's episodes.
+        self.first_row = np.zeros(0, np.int64)
         self.length = np.zeros(0, np.int64)
         self.returns = np.zeros(0, np.float32)
         self.places = np.zeros(0, np.int64)  # of the expert's rows, the oldest first

@@ -10,11 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 DEADLINE_S = 30.0
 
-LONG_PART, COMMAND, LONG_COMMAND = (
-    0x03,
-    0x04,
-    0x06,
-)  # flags of ZMTP frames; more parts follow a LONG_PART
+# Flags of ZMTP frames. More parts follow a LONG_PART.
+LONG_PART, COMMAND, LONG_COMMAND = 0x03, 0x04, 0x06
 
 
 def port_of(address: str) -> int:

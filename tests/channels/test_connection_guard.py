@@ -90,9 +90,8 @@ def test_what_a_receiver_would_refuse_is_an_error_of_its_sender(
 
 @needs_tcp_info
 def test_a_message_of_endless_parts_ends_the_connection() -> None:
-    b = SiteConnections(
-        "b", RUN, max_token_bytes=1 << 20
-    )  # without keys everybody can send messages
+    # Without keys everybody can send messages.
+    b = SiteConnections("b", RUN, max_token_bytes=1 << 20)
     address = b.listen("tcp://127.0.0.1:*")
     with connect(address) as stranger:
         greet(stranger, b"NULL")

@@ -217,10 +217,11 @@ def test_every_source_of_nondeterminism_is_a_reason(checked):
         nodes: {s: 'toys:NondeterministicSource', t: 'toys:Sink'}
         edges: [{s -> t: {when_full: drop_oldest, capacity: 1, merge: any}}]
         """
+    # Of one source there is only one order.
     assert checked(text).reasons == [
         "s.out -> t.data: drop_oldest (what is dropped depends on speed)",
         "s: reads the clock",
-    ]  # of one source there is only one order
+    ]
 
 
 # node types

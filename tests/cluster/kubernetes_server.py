@@ -70,9 +70,8 @@ class KubernetesServer:
         self.secrets: dict[str, dict[str, Any]] = {}
         self.pods: dict[str, FakePod] = {}
         self.requests: list[str] = []
-        self.faults: list[
-            tuple[str, int, dict[str, Any]]
-        ] = []  # the beginning of a request, and its answer
+        # The beginning of a request, and its answer.
+        self.faults: list[tuple[str, int, dict[str, Any]]] = []
         self.lost_answers: list[str] = []  # requests that are done, but not answered
         self.pending: dict[str, Any] | None = (
             None  # the status of all new pods, which stay like that

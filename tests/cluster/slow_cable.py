@@ -46,9 +46,8 @@ def pass_frames(one: int, other: int, delay_s: float, stalled_share: float, stal
     """Pass frames between two devices until one of them is gone."""
     draw = random.Random(0).random
     to = {one: other, other: one}
-    on_the_way: list[
-        tuple[float, int, int, bytes]
-    ] = []  # when it arrives, its number, where, the frame
+    # When it arrives, its number, where, the frame.
+    on_the_way: list[tuple[float, int, int, bytes]] = []
     count = 0
     poller = select.poll()
     for fd in to:

@@ -65,9 +65,8 @@ def test_the_result_is_the_same_on_hosts(placement: str, hosts: list[str], tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "placement", ["l=a-*", "c=process,l=a-*:x"]
-)  # :x: replicas 0 and 2 are one site
+# With ':x', replicas 0 and 2 are one site.
+@pytest.mark.parametrize("placement", ["l=a-*", "c=process,l=a-*:x"])
 def test_a_group_has_equal_results_on_hosts(placement: str, tmp_path: Path) -> None:
     group = toy_graph(
         {"c": "Source", "w": "Widener", "l": {"type": "GroupLearner", "replicas": 3}},

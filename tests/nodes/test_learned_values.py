@@ -24,9 +24,8 @@ GAMMA = 0.5
 # The states come in turns: V(0) = 1 + gamma V(1), and V(1) = 2 + gamma V(0) unless it is the end.
 ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]
 ENDING = [1 + 2 * GAMMA, 2.0]
-TABLE: dict[str, Any] = {
-    "hidden": []
-}  # states are one-hot, so without hidden layers the network is a table
+# States are one-hot, so without hidden layers the network is a table.
+TABLE: dict[str, Any] = {"hidden": []}
 
 
 def envs_of(cls: str, count: int = 4, **kwargs: Any) -> SerialEnvManager:

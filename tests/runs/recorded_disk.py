@@ -131,9 +131,8 @@ class Inode:
         self.is_folder = is_folder
         self.content = b""
         self.entries: dict[str, Inode] = {}
-        self.pending: list[
-            Any
-        ] = []  # bytes of a file; (names that go, names that come) of a folder
+        # Bytes of a file; (names that go, names that come) of a folder.
+        self.pending: list[Any] = []
 
     def survivor(self, rng: random.Random | None) -> Any:
         """What is left with some of the pending changes; without `rng`, with all of them."""

@@ -35,9 +35,8 @@ from tests.runs.threaded_runs import (
 @pytest.fixture(autouse=True)
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A runtime folder for this test alone, as other tests may have active runs."""
-    with TemporaryDirectory(
-        prefix="flowrl-test-", dir="/tmp"
-    ) as short:  # as a socket's path is limited
+    # The folder is a short one, because a socket's path is limited.
+    with TemporaryDirectory(prefix="flowrl-test-", dir="/tmp") as short:
         monkeypatch.setenv("XDG_RUNTIME_DIR", short)
         folder = runtime_folder()
         assert folder.parent == Path(short)

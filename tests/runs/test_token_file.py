@@ -205,7 +205,6 @@ def test_values_that_differ_in_anything_have_different_digests() -> None:
 def test_a_copy_with_another_memory_order_has_the_same_digest() -> None:
     a = np.arange(6.0).reshape(2, 3)
     assert token_digest(np.asfortranarray(a), EMPTY_CLOCK) == token_digest(a, EMPTY_CLOCK)
-    assert token_digest((1, 2), EMPTY_CLOCK) == token_digest(
-        [1, 2], EMPTY_CLOCK
-    )  # msgpack turns tuples into lists
+    # msgpack turns tuples into lists.
+    assert token_digest((1, 2), EMPTY_CLOCK) == token_digest([1, 2], EMPTY_CLOCK)
     assert token_digest(a, EMPTY_CLOCK.add("n", 1)) != token_digest(a, EMPTY_CLOCK)

@@ -193,10 +193,8 @@ def test_a_node_behind_a_lossy_edge_fires_when_it_has_enough_tokens() -> None:
         [{"s -> g": {"when_full": "drop_oldest", "capacity": 3}}, "g -> d"],
     )
     executor, trace, _ = run(graph, rounds=2)
-    assert trace.lines_of("g") == [
-        "[1 | 2]",
-        "[5 | 6]",
-    ]  # one of two firings starves, a token waits
+    # One of two firings starves, a token waits.
+    assert trace.lines_of("g") == ["[1 | 2]", "[5 | 6]"]
     assert trace.lines_of("d") == ["3", "11"]
     assert executor.irregularities.dropped == 3
 

@@ -119,9 +119,8 @@ def test_replicas_have_equal_results_in_a_mixed_placement(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "graph", [g for g in DISTINCT if g in OFF_POLICY][1::2]
-)  # the others: tests.sites.matrix
+# The others are in `tests.sites.matrix`.
+@pytest.mark.parametrize("graph", [g for g in DISTINCT if g in OFF_POLICY][1::2])
 def test_lags_have_equal_results_in_a_mixed_placement(
     graph: str, perturbed: Path, tmp_path: Path
 ) -> None:

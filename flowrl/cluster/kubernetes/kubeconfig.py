@@ -61,9 +61,8 @@ class ClusterAccess:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if login.certificate:
-            with (
-                tempfile.NamedTemporaryFile() as file
-            ):  # of mode 0600; Python reads it from a file only
+            # The file has mode 0600. Python reads certificates from files only.
+            with tempfile.NamedTemporaryFile() as file:
                 file.write(login.certificate)
                 file.flush()
                 context.load_cert_chain(file.name)

@@ -13,10 +13,8 @@ from flowrl.cluster.launcher import HostOrder, Launcher
 from flowrl.core.config import param
 
 NEWEST = (1, 99)  # a version that knows every field
-POD_FAILURE_POLICY, LIMIT_PER_INDEX = (
-    (1, 26),
-    (1, 29),
-)  # the versions that know these fields by default
+# The versions of Kubernetes that know these fields by default.
+POD_FAILURE_POLICY, LIMIT_PER_INDEX = (1, 26), (1, 29)
 FOLDER = "/run/flowrl"  # in pods, of the join file
 GRACE_S = 10  # in which a host ends after SIGTERM
 KEEP_FINISHED_S = 600  # a Job whose run was killed, so that nothing else deletes it

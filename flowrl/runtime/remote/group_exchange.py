@@ -23,9 +23,8 @@ from flowrl.runtime.group_exchange import GroupExchange, added_in_order
 from flowrl.runtime.remote.edges import RemoteInput, RemoteOutput
 from flowrl.runtime.remote.waiting import SiteWaits
 
-LEAST_BYTES_OF_PIECES = (
-    1 << 15
-)  # smaller arrays are sent whole, which needs one message instead of two
+# Smaller arrays are sent whole, which needs one message instead of two.
+LEAST_BYTES_OF_PIECES = 1 << 15
 LIMITS = ChannelLimits(tokens=16)
 
 

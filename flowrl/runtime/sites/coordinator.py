@@ -126,9 +126,8 @@ class Coordinator:
         self._elastic_sites = elastic_sites(checked, layout) if restarts_sites else frozenset()
         self._restarts = SiteRestarts(self.sites, show)
         self._progress = ElasticProgress(checked.program)
-        self._rounds_of_lost: dict[
-            str, int
-        ] = {}  # by site: the rounds after which it may come back
+        # By site: the rounds after which it may come back.
+        self._rounds_of_lost: dict[str, int] = {}
         paced = paced_sites(checked, layout)
         self._unsynchronised_sites = self._free_sites | paced
         behind = rounds_behind(checked) if paced and not self._free_sites else 0
@@ -389,9 +388,8 @@ class Coordinator:
                 self._reorderer.release_before(rounds, self._cut)
                 pending.counts = self._ledger.counts_at((rounds - 1,))
                 pending.mark = self.snapshots.mark()
-                self._settle(
-                    self._leases.granted
-                )  # sites send their parts when no cut can fall before
+                # Sites send their parts when no cut can fall before.
+                self._settle(self._leases.granted)
 
     def _add_pieces(self, saved: SavedPieces) -> None:
         if (pending := self._pending_snapshots.get(saved.rounds)) is not None:
@@ -534,9 +532,8 @@ class Coordinator:
             self._cut_at((self._newest_round,), self._requested_cut)
             self._requested_cut = None
             if self._cut is not None:
-                self.sites.send(
-                    CutAt(self._cut)
-                )  # an earlier one is told again, which ends the hold
+                # An earlier cut is told again, which ends the hold.
+                self.sites.send(CutAt(self._cut))
 
     def _find_cut_of_steps_that_may_miss(self) -> None:
         """Cut after the last round of the leases if it brings the env steps; otherwise allow more rounds."""

@@ -314,9 +314,8 @@ class LaunchedSites:
         """
         assert self.hosts is not None
         with_peers = {self.layout.host(peer) for peer in self._addresses.peers[name]} - {""}
-        own_host = self.layout.host(
-            name
-        )  # only there are the resources that it needs known to be free
+        # Only on its own host are the resources that it needs known to be free.
+        own_host = self.layout.host(name)
         place = own_host if name in self.layout.needs else self.layout.places[name]
         host = self.hosts.listen_again(name, place, self._addresses, with_peers)
         if host:

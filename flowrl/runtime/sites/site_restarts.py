@@ -19,12 +19,8 @@ from flowrl.core.wording import count_text
 from flowrl.runtime.control.messages import InstanceProgress, PeerReplaced, SiteProgress
 from flowrl.runtime.sites.launched_sites import LaunchedSites, SiteLost
 
-WAITS_S = (
-    0.0,
-    1.0,
-    4.0,
-    10.0,
-)  # before each restart of a site that is lost again and again; then the run gives up
+# Before each restart of a site that is lost again and again. Then the run gives up.
+WAITS_S = (0.0, 1.0, 4.0, 10.0)
 STEADY_S = 60.0  # a site that has taken part for so long counts as if it had never been lost
 HOST_S = 0.5  # between looks for a host
 READY_S = 300.0  # in which a site must be ready: imports and simulators may take long

@@ -23,9 +23,8 @@ BLOCK_PLACES = 256
 MAX_OFFSET = 16  # the largest n of n-step rows whose `next_obs` is shared
 RECOVERED_BLOCK_ROWS = 64  # the size of the blocks in which recovered rows are evicted
 
-GrowColumn = Callable[
-    [ColumnStore, int], ColumnStore
-]  # takes a pool, and the number of places that it needs
+# Takes a pool, and the number of places that it needs.
+GrowColumn = Callable[[ColumnStore, int], ColumnStore]
 
 
 class EncodedRows(NamedTuple):

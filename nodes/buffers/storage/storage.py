@@ -14,9 +14,8 @@ from flowrl.core.context import Context
 from flowrl.nodes.buffers.storage.commit_file import CommitRecord
 from flowrl.nodes.buffers.storage.limits import require_memory
 
-Allocations = Mapping[
-    str, tuple[Column, int]
-]  # by name: the type of a column, and its number of places
+# By name: the type of a column, and its number of places.
+Allocations = Mapping[str, tuple[Column, int]]
 
 
 class ColumnStore(Protocol):

@@ -102,9 +102,8 @@ def test_a_restored_manager_continues_with_the_same_bits(kind: str, wrappers: st
         for cut in map(int, cuts):
             play(envs, cut), play(whole, cut)
             state = as_from_file(envs.state_dict())
-            assert repr(as_from_file(whole.state_dict())) == repr(
-                state
-            )  # every kind saves the same
+            # Every kind saves the same.
+            assert repr(as_from_file(whole.state_dict())) == repr(state)
             with open_games(kind, wrappers) as other:
                 other.load_state_dict(state)
                 assert repr(as_from_file(other.state_dict())) == repr(state)

@@ -108,9 +108,8 @@ def test_if_not_all_workers_can_be_started_none_remains() -> None:
                 envs.reset()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert (
-            len(open_fds()) <= len(fds_before) + 1
-        )  # Python keeps one for the memory that it maps
+        # Python keeps one for the memory that it maps.
+        assert len(open_fds()) <= len(fds_before) + 1
         assert child_pids() == children_before
 
 

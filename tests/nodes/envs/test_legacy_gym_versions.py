@@ -11,11 +11,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-TOOLS = (
-    "pip==23.2.1",
-    "setuptools==65.5.0",
-    "wheel==0.38.4",
-)  # the last versions that build gym 0.21
+# The last versions that build gym 0.21.
+TOOLS = ("pip==23.2.1", "setuptools==65.5.0", "wheel==0.38.4")
 REPOSITORY = Path(__file__).parents[3]
 
 

@@ -290,9 +290,8 @@ def test_sticky_actions_are_repeated_with_the_given_probability() -> None:
     for action in wanted:
         env.step(action)
     repeated = np.mean(np.array(env.unwrapped.taken) != wanted)
-    assert repeated == pytest.approx(
-        0.28, abs=0.03
-    )  # the third repetition in a row takes the chosen one
+    # The third repetition in a row takes the chosen one.
+    assert repeated == pytest.approx(0.28, abs=0.03)
 
 
 def test_a_repeated_action_sums_rewards_and_stops_at_the_end() -> None:

@@ -236,10 +236,8 @@ def test_each_confirmation_plays_new_episodes() -> None:
     node = evaluator(env(length=1, ends="final"), episodes=3, stop_value=1.0)
     node.eval(weights(0)), node.eval(weights(0))
     for one in node.envs.local_envs.envs:
-        fixed, fresh = (
-            one.seeds[::4],
-            one.seeds[2::4],
-        )  # with a quota of 1, each evaluation begins two episodes
+        # With a quota of 1, each evaluation begins two episodes.
+        fixed, fresh = one.seeds[::4], one.seeds[2::4]
         assert len(set(fixed)) == 1
         assert len(set(fresh)) == 2
         assert not set(fixed) & set(fresh)

@@ -81,10 +81,8 @@ def test_the_categorical_loss_is_the_cross_entropy_to_the_projected_target(
         chooser = mode.q(next_obs)["q"].softmax(-1) if double else p_target
         best = (chooser @ torch.tensor(atoms)).argmax(1)
         logp = mode.q(obs)["q"].log_softmax(-1)
-    expected, divergences = (
-        [],
-        [],
-    )  # priorities are divergences, which are 0 for a perfect prediction
+    # Priorities are divergences, which are 0 for a perfect prediction.
+    expected, divergences = [], []
     for row in range(len(batch)):
         p = p_target[row, best[row]].tolist()
         goal = slow_projection(atoms, p, reward[row].item(), discount[row].item())
@@ -173,9 +171,8 @@ def test_fqf_learns_at_the_middle_of_proposed_intervals(double: bool) -> None:
         for k in range(len(batch))
     ]
     rows = torch.arange(len(batch))
-    goal = reward + discount * target["q"][rows, :, chosen].mean(
-        1
-    )  # the mean of the target's quantiles
+    # The mean of the target's quantiles.
+    goal = reward + discount * target["q"][rows, :, chosen].mean(1)
     q = means[0].new_tensor([float(heads["shares"][k] @ heads["q"][k, :, action[k]]) for k in rows])
     metrics, priorities = learned(policy, mode, batch)
     assert metrics["loss"] == pytest.approx(np.mean(expected), rel=1e-4)

@@ -67,9 +67,8 @@ def test_the_gradient_equals_that_of_the_loss_written_out() -> None:
     policy = ppo(epochs=1, minibatch_size=1000, max_grad_norm=None)
     mode, reference = policy.learn_mode(3), policy.learn_mode(3)
     rng = np.random.default_rng(1)
-    batch = rows(
-        40, logp=np.log(rng.uniform(0.3, 0.9, 40)).astype(np.float32)
-    )  # some ratios are clipped
+    # Some ratios are clipped.
+    batch = rows(40, logp=np.log(rng.uniform(0.3, 0.9, 40)).astype(np.float32))
     loss_written_out(policy, reference, batch).backward()
     learn_from(mode, batch, lr=0.0)
     torch.testing.assert_close(mode.net.grads, reference.net.grads, rtol=1e-3, atol=1e-5)

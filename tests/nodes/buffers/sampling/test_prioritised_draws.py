@@ -125,9 +125,8 @@ def test_each_stratum_gives_one_row_of_a_batch() -> None:
     node = AdvancedReplayBuffer(size=8, batch_size=8, alpha=1.0)
     node.push(rows([*range(8)]))
     for _ in range(20):
-        assert sorted(node.sample()["reward"]) == [
-            *range(8)
-        ]  # with equal priorities, each stratum is one row
+        # With equal priorities, each stratum is one row.
+        assert sorted(node.sample()["reward"]) == [*range(8)]
 
 
 def test_any_half_of_a_batch_has_rows_of_all_ages() -> None:
