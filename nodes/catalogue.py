@@ -56,6 +56,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "gymnasium": "flowrl.nodes.envs.gymnasium:Gymnasium",
         "gym": "flowrl.nodes.envs.legacy_gym:LegacyGym",
         "pettingzoo": "flowrl.nodes.envs.pettingzoo:PettingZoo",
+        "open_spiel": "flowrl.nodes.envs.open_spiel:OpenSpiel",
     },
     "wrapper": {
         "wrapper": "flowrl.nodes.envs.wrappers.wrapper:ImportedWrapper",

@@ -70,7 +70,8 @@ class EnvManager(Node):
             cls.nondeterministic(config),
         )
         spec = env_spec(config.env, config.count)
-        notes = info_notes(config.env, spec.info) if surroundings.wants_notes else ()
+        wants_notes = surroundings.wants_notes and not spec.records
+        notes = info_notes(config.env, spec.info) if wants_notes else ()
         return Facts(service=spec, nondeterministic=why, notes=notes)
 
     @classmethod
