@@ -23,6 +23,7 @@ EXTRAS = {  # package: the extra that installs it
     "Box2D": "box2d",
     "mujoco": "mujoco",
     "minigrid": "minigrid",
+    "mpe2": "mpe",
     "pettingzoo": "pettingzoo",
     "sumo": "traffic",
     "sumo_rl": "traffic",
@@ -68,9 +69,11 @@ def import_entry_point(id: str, kind: str = "env") -> Any:
     except StandardLibraryError as refused:
         raise UnsoundError(refused.what, STANDARD_LIBRARY_HINT, "env.id") from refused
     except ModuleNotFoundError as missing:
-        raise MissingPackageError(
-            f"cannot import '{module}': {missing}", install_hint(missing.name or module), "env.id"
-        ) from missing
+        root, what = module.partition(".")[0], f"cannot import '{module}': {missing}"
+        if root in EXTRAS and importlib.util.find_spec(root) is None:
+            what = f"'{id}' needs the package '{root}'"
+        hint = install_hint(missing.name or module)
+        raise MissingPackageError(what, hint, "env.id") from missing
     except AttributeError as missing:
         near = closest_word(name, [n for n in dir(missing.obj) if not n.startswith("_")])
         hint = f"did you mean '{module}:{near}'?" if near else "correct the path"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Literal
 
 from pydantic import model_validator
@@ -17,6 +18,9 @@ from flowrl.nodes.envs.parallel_api import acts_in_turn, require_parallel_api
 from flowrl.nodes.envs.spec import probe_env
 from flowrl.nodes.envs.wrappers.wrapper import select_for_purpose
 from flowrl.nodes.observations import ObsColumns
+
+# Envs that are drawn with pygame, such as those of mpe2, load its fonts when they are made, which fails in two threads.
+MAKING = threading.Lock()
 
 
 class PettingZoo(Gymnasium):
@@ -105,4 +109,5 @@ class PettingZoo(Gymnasium):
         return joint if limit is None else TimeLimit(joint, limit)
 
     def _make_env(self, index: int) -> Any:
-        return import_entry_point(self.config.id)(**self.arguments(index))
+        with MAKING:
+            return import_entry_point(self.config.id)(**self.arguments(index))
