@@ -101,6 +101,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.policies.bc import Bc as Bc
     from flowrl.nodes.policies.c51 import C51 as C51
     from flowrl.nodes.policies.collaq import Collaq as Collaq
+    from flowrl.nodes.policies.coma import Coma as Coma
     from flowrl.nodes.policies.cql import Cql as Cql
     from flowrl.nodes.policies.crossq import Crossq as Crossq
     from flowrl.nodes.policies.d4pg import D4pg as D4pg
@@ -112,9 +113,13 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.policies.dqn import Dqn as Dqn
     from flowrl.nodes.policies.expert import Expert as Expert
     from flowrl.nodes.policies.fqf import Fqf as Fqf
+    from flowrl.nodes.policies.happo import Happo as Happo
     from flowrl.nodes.policies.impala import Impala as Impala
     from flowrl.nodes.policies.iql import Iql as Iql
     from flowrl.nodes.policies.iqn import Iqn as Iqn
+    from flowrl.nodes.policies.maddpg import Maddpg as Maddpg
+    from flowrl.nodes.policies.mappo import Mappo as Mappo
+    from flowrl.nodes.policies.masac import Masac as Masac
     from flowrl.nodes.policies.mdqn import Mdqn as Mdqn
     from flowrl.nodes.policies.ppg import Ppg as Ppg
     from flowrl.nodes.policies.ppo import Ppo as Ppo

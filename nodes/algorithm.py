@@ -441,7 +441,8 @@ class Algorithm(Policy):
             if rule == "possible" and remembers and steps is None:
                 what = "a recurrent model must learn from unrolls"
                 raise UnsoundError(what, "give the policy `unroll_steps: 16`", "unroll_steps")
-            if rule == "recurrent" and remembers != (steps is not None):
+            acts = name == self.acting_network
+            if rule == "recurrent" and acts and remembers != (steps is not None):
                 what = "a recurrent model must learn from unrolls, and any other model from steps"
                 hint = "give the policy `unroll_steps: 16` and the model `type: gru`, or neither"
                 raise UnsoundError(what, hint, "unroll_steps")

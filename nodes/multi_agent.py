@@ -184,6 +184,49 @@ class AgentsActMode:
         self.mode.load_state_dict(state)
 
 
+class AgentNetworksActMode:
+    """Acts for all agents of each env, each by a mode with weights of its own."""
+
+    def __init__(
+        self, modes: Mapping[str, NetworkActMode], agents: Agents, outputs: Schema
+    ) -> None:
+        """`modes` are those of the agents by the names of their networks, before which weights have a dot."""
+        self.modes, self.agents = dict(modes), agents
+        self.memory: Schema = {}
+        self._outputs = list(outputs)
+
+    def use_device(self, device: str) -> None:
+        """Act on another device than the CPU; weights are loaded afterwards."""
+        for mode in self.modes.values():
+            mode.use_device(device)
+
+    def load(self, state: State) -> None:
+        """Act with these weights, and the command that came with them, from now on."""
+        for name, mode in self.modes.items():
+            prefix = f"{name}."
+            own = state.arrays.items()
+            arrays = {n.removeprefix(prefix): x for n, x in own if n.startswith(prefix)}
+            mode.load(State(arrays, state.command, state.version, state.clock))
+
+    def forward(self, obs: Array | dict[int, Array]) -> dict[Any, Array]:
+        """Map observations (B,) to the outputs (B, N, …)."""
+        if isinstance(obs, dict):
+            return act_by_id(self, obs)
+        rows = self.agents.rows_of(obs).reshape(len(obs), self.agents.count)
+        found = [
+            mode.forward(np.ascontiguousarray(rows[:, k]))
+            for k, mode in enumerate(self.modes.values())
+        ]
+        return {name: np.stack([each[name] for each in found], 1) for name in self._outputs}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: mode.state_dict() for name, mode in self.modes.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, mode in self.modes.items():
+            mode.load_state_dict(state[name])
+
+
 class MultiAgent(Algorithm):
     """A policy of several agents that share networks. Its columns are those of the env, with an axis of agents."""
 

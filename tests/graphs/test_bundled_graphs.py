@@ -72,6 +72,7 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
     "mountaincar_dqn": {"evaluator.episodes": 2},
     "pendulum_ppo": {"collector.n_sample": 160, "evaluator.episodes": 2},
 }
+SPREAD = ("coma", "happo", "maddpg", "mappo", "masac")  # algorithms of several agents
 PACKAGES = {  # graph: what it needs, and the extra that brings it
     "crazyclimber_ppo": ("ale_py", "atari"),
     **dict.fromkeys(("walker2d_ppo", "hopper_ppo", "hopper_sac"), ("mujoco", "mujoco")),
@@ -79,6 +80,7 @@ PACKAGES = {  # graph: what it needs, and the extra that brings it
     **dict.fromkeys(("lunarlander_ppo", "lunarlander_rainbow"), ("Box2D", "box2d")),
     **dict.fromkeys(("lunarlander_sac", "lunarlander_td3"), ("Box2D", "box2d")),
     **dict.fromkeys(("minigrid_ppo", "minigriddict_ppo"), ("minigrid", "minigrid")),
+    **dict.fromkeys((f"spread_{name}" for name in SPREAD), ("mpe2", "mpe")),
 }
 CASES = [(graph, seed) for graph, seeds in SOLVED.items() for seed in seeds]
 

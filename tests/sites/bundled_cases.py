@@ -18,7 +18,7 @@ from flowrl.api import FlowGraph
 from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.token_diff import diff_tokens
-from tests.graphs.test_bundled_graphs import SHORT
+from tests.graphs.test_bundled_graphs import SHORT, SPREAD
 from tests.sites.run_comparison import Results, read_results
 
 Cut = Literal["iters", "steps", "verdict"]
@@ -41,6 +41,7 @@ ON_POLICY = (
 PENDULUM = ("crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc")
 SHORT_EPISODES = {**DQN, "env.max_episode_steps": 40}
 PPO = {"evaluator.episodes": 2, "evaluator.weights.every": 2}
+SPREAD_REPLAYED = {**DQN, "buffer.batch_size": 16}
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_dqn": DQN,
     "cartpole_dqn_demos": DQN,
@@ -70,6 +71,8 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_pqn": {**PPO, "collector.n_sample": 128},
     "cartpole_reinforce": {**PPO, "collector.n_episode": 2},
     "cartpole_trpo": {**PPO, "collector.n_sample": 128},
+    **{f"spread_{name}": {**PPO, "collector.n_sample": 160} for name in ("coma", "happo", "mappo")},
+    **dict.fromkeys(("spread_maddpg", "spread_masac"), SPREAD_REPLAYED),
     **{f"cartpole_{name}": DQN for name in VALUE_BASED},
     **{f"pendulum_{name}": SHORT_EPISODES for name in PENDULUM},
     **dict.fromkeys(("lunarlander_dqn", "lunarlander_rainbow"), SHORT_EPISODES),
@@ -100,6 +103,7 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     "mountaincar_dqn": -200,
     "mountaincar_dqn_icm": -200,
     "pendulum_ppo": -1800,
+    **{f"spread_{name}": -1000 for name in SPREAD},
     **{f"pendulum_{name}": -1800 for name in (*PENDULUM, "sac_record")},
 }
 UNREACHABLE_RETURN = 1e9
