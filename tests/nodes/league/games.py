@@ -12,9 +12,9 @@ from flowrl.core.batch import Array
 
 PENNIES = np.array([[1.0, -1.0], [-1.0, 1.0]])
 ROCK_PAPER_SCISSORS = np.array([[0.0, -1.0, 1.0], [1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]])
-# As rock, paper, scissors, but paper loses more often than it wins, so that the solution is not uniform.
-WEAK_PAPER = np.array([[0.0, -1.0, 2.0], [1.0, 0.0, -1.0], [-2.0, 1.0, 0.0]])
-GAMES = {"pennies": PENNIES, "rps": ROCK_PAPER_SCISSORS, "weak_paper": WEAK_PAPER}
+# The larger of four numbers wins.
+LARGER = np.sign(np.arange(4.0)[:, None] - np.arange(4.0))
+GAMES = {"pennies": PENNIES, "rps": ROCK_PAPER_SCISSORS, "larger": LARGER}
 
 PLAYED: list[
     tuple[int, list[list[int]]]
