@@ -71,6 +71,8 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
     "minigriddict_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
     "mountaincar_dqn": {"evaluator.episodes": 2},
     "pendulum_ppo": {"collector.n_sample": 160, "evaluator.episodes": 2},
+    "spread_ippo": {"collector.n_sample": 192, "envs.count": 4, "evaluator.episodes": 3},
+    "spread_iql": {"buffer.batch_size": 16, "evaluator.episodes": 3},
 }
 SPREAD = ("coma", "happo", "maddpg", "mappo", "masac")  # algorithms of several agents
 PACKAGES = {  # graph: what it needs, and the extra that brings it
@@ -81,6 +83,7 @@ PACKAGES = {  # graph: what it needs, and the extra that brings it
     **dict.fromkeys(("lunarlander_sac", "lunarlander_td3"), ("Box2D", "box2d")),
     **dict.fromkeys(("minigrid_ppo", "minigriddict_ppo"), ("minigrid", "minigrid")),
     **dict.fromkeys((f"spread_{name}" for name in SPREAD), ("mpe2", "mpe")),
+    **dict.fromkeys(("spread_ippo", "spread_iql"), ("mpe2", "mpe")),
 }
 CASES = [(graph, seed) for graph, seeds in SOLVED.items() for seed in seeds]
 

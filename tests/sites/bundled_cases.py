@@ -60,6 +60,8 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_ppo": {**PPO, "collector.n_sample": 128, "learner.log_every_iters": 1},
     "cartpole_ppo_group": {**PPO, "collector.n_sample": 128, "learner.log_every_iters": 1},
     "mountaincar_dqn": {**DQN, "evaluator.episodes": 1},
+    "spread_iql": {**DQN, "evaluator.episodes": 3, "buffer.batch_size": 16},
+    "spread_ippo": {**PPO, **SHORT["spread_ippo"]},
     "hiddencartpole_ppo": {**PPO, "collector.n_sample": 128},
     "hiddencartpole_impala": {**PPO, "collector.n_sample": 320},
     "hiddencartpole_r2d2": DQN,
@@ -104,6 +106,7 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     "mountaincar_dqn_icm": -200,
     "pendulum_ppo": -1800,
     **{f"spread_{name}": -1000 for name in SPREAD},
+    **dict.fromkeys(("spread_ippo", "spread_iql"), -1000),
     **{f"pendulum_{name}": -1800 for name in (*PENDULUM, "sac_record")},
 }
 UNREACHABLE_RETURN = 1e9

@@ -78,6 +78,7 @@ SAME_NODES = {
 OTHER_ENVS = {
     *(f"lunarlander_{name}" for name in ("dqn", "rainbow", "sac", "td3")),
     *("acrobot_dqn", "bipedalwalker_tqc", "hopper_sac", "walker2d_ppo"),
+    *("spread_ippo", "spread_iql"),
 }
 DISTINCT = [graph for graph in COMPARED if graph not in SAME_NODES | OTHER_ENVS]
 

@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 
 from flowrl.core.batch import Column
 from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.core.state import State
+from flowrl.nodes.collectors.match_collector import MatchCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
+from flowrl.nodes.env_managers.vector_env_manager import VectorEnvManager
 from flowrl.nodes.envs.agent_rows import as_agent_rows
 from flowrl.nodes.envs.open_spiel import OpenSpiel
 from flowrl.nodes.envs.steps import Episode
@@ -170,6 +173,25 @@ def test_random_players_of_kuhn_poker_have_its_exact_value() -> None:
     game_value = 0.125
     assert rows["reward"][ended].mean() == pytest.approx(game_value, abs=0.15)
     assert np.take_along_axis(rows["obs/action_mask"], rows["action"][:, None], 1).all()
+
+
+def test_matches_of_a_game_of_turns_have_the_rows_of_the_player_that_learns() -> None:
+    envs = make_manager(OpenSpiel(game="kuhn_poker"), count=4)
+    spec = envs.spec()
+    node = MatchCollector(
+        envs=envs, policy=Random(obs=spec.obs, action=spec.action), n_episode=40, seed=0
+    )
+    rows, results = node.collect(weights=State({}))
+    assert results["returns"].sum(1).tolist() == [0.0] * 40
+    own = results["returns"][np.arange(40), results["side"]]
+    # each match ends with the row in which the player received the pot
+    assert sorted(rows["reward"][rows["last"]].tolist()) == sorted(own.tolist())
+
+
+def test_a_pool_refuses_games() -> None:
+    config = VectorEnvManager.Config(env=OpenSpiel(game="kuhn_poker"))
+    with pytest.raises(UnsoundError, match="made from an id, and the env is a OpenSpiel"):
+        VectorEnvManager(config=config)
 
 
 def test_a_policy_reads_its_columns() -> None:
