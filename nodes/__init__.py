@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.envs.wrappers.wrapper import ImportedWrapper as ImportedWrapper
     from flowrl.nodes.envs.wrappers.wrapper import Wrapper as Wrapper
     from flowrl.nodes.evaluators.evaluator import Evaluator as Evaluator
+    from flowrl.nodes.evaluators.match_evaluator import MatchEvaluator as MatchEvaluator
     from flowrl.nodes.exploring import ActionNoise as ActionNoise
     from flowrl.nodes.exploring import EpsilonLadder as EpsilonLadder
     from flowrl.nodes.exploring import OuNoise as OuNoise

@@ -44,6 +44,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "advanced_buffer": "flowrl.nodes.buffers.advanced_replay_buffer:AdvancedReplayBuffer",
         "learner": "flowrl.nodes.learners.learner:Learner",
         "evaluator": "flowrl.nodes.evaluators.evaluator:Evaluator",
+        "match_evaluator": "flowrl.nodes.evaluators.match_evaluator:MatchEvaluator",
         "demos": "flowrl.nodes.datasets.dataset_reader:DatasetReader",
         "league": "flowrl.nodes.league.league:League",
         "npz_writer": "flowrl.nodes.datasets.dataset_writer:DatasetWriter",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 from flowrl.core.batch import Array, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, param, part
 from flowrl.core.errors import shortened_repr
-from flowrl.core.node import Node, Surroundings, UnsoundError
+from flowrl.core.node import Node, Role, Surroundings, UnsoundError
 from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import Count, State
 from flowrl.nodes.collectors.actor import Actor
@@ -47,7 +47,7 @@ class Collector(Node):
     The rows are those of the graph's policy, even while another policy acts.
     """
 
-    role = "collector"
+    role: ClassVar[Role] = "collector"
     may_end_run = False
     envs: Any = Link(
         "env_manager", many=True, about="one manager, or several of the same kind of env"

@@ -1,0 +1,92 @@
+"""The evaluator of matches: the newest weights against opponents that do not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flowrl.core.batch import Batch
+from flowrl.core.config import param
+from flowrl.core.node import Facts, Role, Surroundings, UnsoundError
+from flowrl.core.state import State
+from flowrl.nodes.collectors.match_collector import MatchCollector, result_schema
+from flowrl.nodes.league.matches import FIRST_SCRIPTED, Assignment, matches_state
+
+
+class MatchEvaluator(MatchCollector):
+    """Plays `n_episode` matches against each of its `opponents`, from all sides in turn, and reports the mean scores.
+
+    The player acts as in evaluations. Every evaluation plays the same matches.
+    """
+
+    role: ClassVar[Role] = ""
+    data: Any = None  # nothing is learned from its rows
+    matches: Any = None  # its opponents do not change
+
+    class Config(MatchCollector.Config):
+        counts: bool = param(False, "whether its env steps and episodes count for the run")
+        names: list[str] = param(
+            [], "names of the opponents in metrics; by default those of their types"
+        )
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        found = super().describe(config, surroundings)
+        count = len(config.opponents)
+        if not count:
+            hint = "list some: `opponents: [{type: random}]`"
+            raise UnsoundError("it has no opponents to play against", hint, "opponents")
+        if config.names and len(set(config.names)) != count:
+            what = f"{len(set(config.names))} different names are given for {count} opponents"
+            raise UnsoundError(what, "give one for each, or none", "names")
+        return Facts(
+            outs={"results": result_schema(config.sides, count)},
+            rows={"results": config.n_episode * count},
+            env_steps=0,
+            acts_on=found.acts_on,
+            imports=found.imports,
+            resolved=found.resolved,
+        )
+
+    def setup(self) -> None:
+        super().setup()
+        self.reset_policy(self.policy.eval_mode)
+        types = [player.name.partition(" ")[0] for player in self._scripted]
+        self._labels = self.config.names or _numbered(types)
+
+    def fire(self, weights: State) -> Batch:  # type: ignore[override]  # it has fewer inputs
+        """Play the matches, and report the mean score and return against each opponent."""
+        results = self.evaluate(weights)
+        metrics: dict[str, float] = {}
+        own = results["returns"][np.arange(len(results)), results["side"]]
+        for k, name in enumerate(self._labels):
+            of_opponent = results["opponent"] == FIRST_SCRIPTED - k
+            metrics[f"{name}/score_mean"] = float(results["score"][of_opponent].mean())
+            metrics[f"{name}/return_mean"] = float(own[of_opponent].mean())
+        self.ctx.metrics(metrics)
+        return results
+
+    def evaluate(self, weights: State) -> Batch:
+        """Play the matches with these weights; return their results."""
+        c = self.config
+        table = [
+            Assignment(FIRST_SCRIPTED - opponent, 0, k % c.sides)
+            for opponent in range(len(c.opponents))
+            for k in range(c.n_episode)
+        ]
+        self._played = self._first_env = 0
+        self.envs.seed(self.ctx.seed_for("matches"), dynamic_seeds=False)
+        self._has_begun = False
+        state = matches_state({self._name: table}, {})
+        return self.collect(len(table), weights, state)[1]
+
+
+def _numbered(names: Iterable[str]) -> list[str]:
+    """Names of which those that repeat have a number from the second on."""
+    found: list[str] = []
+    for name in names:
+        times = sum(one.partition("#")[0] == name for one in found)
+        found.append(f"{name}#{times + 1}" if times else name)
+    return found
