@@ -169,8 +169,8 @@ def test_rows_of_failing_games_are_consecutive_turns(kind: str) -> None:
     part = turns(**{**RANDOM, "fails": 0.1})
     envs = make_manager(part, kind, count=4, **retries)
     try:
-        node = collector(n_sample=60, envs=envs)
-        tokens = [node.fire(weights(0)) for _ in range(10)]
+        node = collector(n_sample=15, envs=envs)
+        tokens = [node.fire(weights(0)) for _ in range(40)]
     finally:
         envs.close()
     assert envs.failures.failures > 10
@@ -178,6 +178,23 @@ def test_rows_of_failing_games_are_consecutive_turns(kind: str) -> None:
         follows = ~token["last"][:-1]
         np.testing.assert_array_equal(token["next_obs"][:-1][follows], token["obs"][1:][follows])
         assert (np.diff(token["origin/step"])[follows] == 1).all()
+    assert_no_false_successors(tokens)
+
+
+def assert_no_false_successors(tokens: list[Any]) -> None:
+    """By `origin/step`, a buffer takes no row of a later game for the successor of a row of a failed one."""
+    names = ("origin/env", "origin/step", "terminated", "truncated", "obs", "next_obs")
+    rows = {name: np.concatenate([token[name] for token in tokens]) for name in names}
+    for agent in range(12):
+        own = {name: array[rows["origin/env"] == agent] for name, array in rows.items()}
+        ended = (own["terminated"] | own["truncated"])[:-1]
+        follows = (np.diff(own["origin/step"]) == 1) & ~ended
+        np.testing.assert_array_equal(own["next_obs"][:-1][follows], own["obs"][1:][follows])
+
+
+def test_a_step_may_complete_no_row() -> None:
+    node = collector(n_sample=4, envs=make_manager(turns(id=FIXED_TURNS, order="abab"), count=1))
+    assert rows_by_agent([node.fire(weights(0))], 2)[1][0][2] == 20
 
 
 def test_a_restored_collector_continues_with_the_same_rows() -> None:
