@@ -110,3 +110,29 @@ def test_collecting_continues_from_its_state() -> None:
     one.forward(obs)
     other.load_state_dict(one.state_dict())
     np.testing.assert_array_equal(one.forward(obs)["action"], other.forward(obs)["action"])
+
+
+def test_the_gradient_of_an_agent_is_that_of_its_loss_times_the_factor() -> None:
+    policy = happo(max_grad_norm=None)
+    mode: Any = policy.learn_mode(0)
+    reference: Any = policy.learn_mode(0)
+    batch = episode(policy, LIVES)
+    rng = np.random.default_rng(0)
+    factor = torch.from_numpy(rng.uniform(0.3, 3, len(batch)).astype(np.float32))
+    advantage = torch.from_numpy(rng.standard_normal((len(batch), AGENTS)).astype(np.float32))
+    b = tensors(batch)
+    own = {leaf: x[:, 1] for leaf, x in reference.own(b.obs).items()}
+    p = torch.softmax(reference.actor_1(own)["logits"], -1)
+    loss, acts = torch.zeros(()), batch["obs/alive"][:, 1]
+    for row in np.flatnonzero(acts):
+        ratio = p[row, batch["action"][row, 1]] / float(np.exp(batch["logp"][row, 1]))
+        weight = factor[row] * advantage[row, 1]
+        loss = loss - torch.min(ratio * weight, ratio.clamp(0.8, 1.2) * weight)
+        loss = loss + 0.01 * (p[row] * p[row].log()).sum()
+    (loss / acts.sum()).backward()
+    mode.now = type("Now", (), {"clip": 0.2, "entropy_weight": 0.01, "lr": 0.0})()
+    b.add(advantage=advantage, factor=factor)
+    mode.descend_agent(1, b)
+    grads = mode.actor_1.grads
+    torch.testing.assert_close(grads, reference.actor_1.grads, rtol=1e-3, atol=1e-6)
+    assert grads.abs().max() > 1e-3
