@@ -110,8 +110,9 @@ DING_DEPENDENCIES = (
     *("matplotlib", "easydict", "pyyaml", "enum-tools", "cloudpickle", "hickle", "tabulate"),
     *("click", "flask<=2.0.3", "werkzeug<=2.0.3", "requests", "responses", "URLObject", "pynng"),
     *("sniffio", "redis", "mpire", "einops", "wandb<=0.19.0", "yapf==0.29.0", "gymnasium"),
-    "box2d==2.3.10",
+    *("box2d==2.3.10", "mpe2==1.1.1"),
 )
 # DI-engine itself is installed apart, because it requires setuptools<66.
 DING = Peer("ding", (TORCH, *DING_DEPENDENCIES), ("DI-engine==0.5.3",))
+BENCHMARL = Peer("benchmarl", (TORCH, "benchmarl==1.5.2", "torchrl==0.11.1", "mpe2==1.1.1"))
 REVERB = Peer("reverb", ("dm-reverb[tensorflow]==0.14.0", "numpy<2"))
