@@ -29,7 +29,7 @@ class CentralCritic(MultiAgent):
         rewards: Literal["team", "own"] = param(
             "team",
             "what agents learn from: the reward of the team, or each from its own, which the env gives as "
-            "`info: {rewards: float32}`",
+            "`info: [rewards]`",
         )
 
     @property
