@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.envs.parallel_api import common_space
+from flowrl.nodes.envs.parallel_api import common_space, while_no_other_is_made
 from flowrl.nodes.models.features import ACTION_MASK
 
 STATE = "state"  # the leaf with the env's own state
@@ -71,7 +71,8 @@ class JointAgentsEnv(gymnasium.Env):
         return self._env.render()
 
     def close(self) -> None:
-        self._env.close()
+        with while_no_other_is_made():
+            self._env.close()
 
     def _joint_obs(self, obs: Mapping[str, Any], cut: Collection[str] = ()) -> dict[str, Array]:
         """What each agent observes; zeros in the rows of those that are not active.

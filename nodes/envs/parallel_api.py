@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flowrl.core.node import UnsoundError
@@ -9,6 +12,25 @@ from flowrl.nodes.envs.entry_points import require_interface
 
 # Without `agents`, which some envs have only after their first reset.
 INTERFACE = ("possible_agents", "observation_space", "action_space", "reset", "step")
+
+
+MAKING = threading.Lock()
+LONGEST_WAIT_S = 5.0
+
+
+@contextmanager
+def while_no_other_is_made() -> Iterator[None]:
+    """Make or close an env while no other thread does, unless that hangs.
+
+    Envs that are drawn with pygame, such as those of mpe2, load its fonts when they are made, and quit it when they are
+    closed. In two threads at once, both end the process.
+    """
+    held = MAKING.acquire(timeout=LONGEST_WAIT_S)
+    try:
+        yield
+    finally:
+        if held:
+            MAKING.release()
 
 
 def require_parallel_api(env: Any, id: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Literal
 
 from pydantic import model_validator
@@ -14,13 +13,14 @@ from flowrl.nodes.envs.agent_rows import AgentColumns
 from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.info import info_columns
-from flowrl.nodes.envs.parallel_api import acts_in_turn, require_parallel_api
+from flowrl.nodes.envs.parallel_api import (
+    acts_in_turn,
+    require_parallel_api,
+    while_no_other_is_made,
+)
 from flowrl.nodes.envs.spec import probe_env
 from flowrl.nodes.envs.wrappers.wrapper import select_for_purpose
 from flowrl.nodes.observations import ObsColumns
-
-# Envs that are drawn with pygame, such as those of mpe2, load its fonts when they are made, which fails in two threads.
-MAKING = threading.Lock()
 
 
 class PettingZoo(Gymnasium):
@@ -109,5 +109,5 @@ class PettingZoo(Gymnasium):
         return joint if limit is None else TimeLimit(joint, limit)
 
     def _make_env(self, index: int) -> Any:
-        with MAKING:
+        with while_no_other_is_made():
             return import_entry_point(self.config.id)(**self.arguments(index))

@@ -7,6 +7,7 @@ from typing import Any
 
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.entry_points import require_interface
+from flowrl.nodes.envs.parallel_api import while_no_other_is_made
 from flowrl.nodes.envs.turn_based import Turn
 
 INTERFACE = (
@@ -56,7 +57,8 @@ class PettingZooTurns:
         return self._env.render()
 
     def close(self) -> None:
-        self._env.close()
+        with while_no_other_is_made():
+            self._env.close()
 
     def _turns(self) -> Iterator[Turn]:
         """The turns of agents whose episode has ended, which take no action, and then that of the next agent."""

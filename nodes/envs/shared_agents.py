@@ -13,7 +13,7 @@ import numpy as np
 from flowrl.core.batch import Array, Schema
 from flowrl.nodes.envs.agent_records import RecordWriter
 from flowrl.nodes.envs.agent_rows import ACTED, ACTIVE, REWARD, TERMINATED, TRUNCATED
-from flowrl.nodes.envs.parallel_api import common_space
+from flowrl.nodes.envs.parallel_api import common_space, while_no_other_is_made
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
 
 
@@ -75,7 +75,8 @@ class SharedAgentsEnv:
         return self._writer.layers
 
     def close(self) -> None:
-        self._env.close()
+        with while_no_other_is_made():
+            self._env.close()
 
     def _begin_episodes(
         self, agents: Sequence[str], obs: Mapping[str, Any], infos: Mapping[str, Any]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -133,6 +134,44 @@ def test_a_limit_and_wrappers_apply_to_all_agents_together() -> None:
         one = env.make(0)
         one.reset(seed=0)
         assert [one.step(np.zeros(3, np.int64))[3] for _ in range(2)] == [False, True]
+
+
+class OneAtATime(NumberedAgents):
+    """Notes whether it is made or closed in two threads at once."""
+
+    busy = threading.Lock()
+    overlaps: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._note("made")
+
+    def close(self) -> None:
+        self._note("closed")
+
+    def _note(self, what: str) -> None:
+        if not self.busy.acquire(blocking=False):
+            self.overlaps.append(what)
+            return
+        for _ in range(20_000):  # threads may change here
+            pass
+        self.busy.release()
+
+
+@pytest.mark.parametrize("agents", ["joint", "shared"])
+def test_envs_are_made_and_closed_one_after_another(agents: Any) -> None:
+    part = PettingZoo(id=f"{__name__}:OneAtATime", agents=agents)
+
+    def work() -> None:
+        for _ in range(10):
+            part.make(0).close()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert OneAtATime.overlaps == []
 
 
 class TurnBasedEnv:
