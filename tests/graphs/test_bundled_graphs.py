@@ -46,6 +46,7 @@ SOLVED = {  # graph: the seeds on which it must reach its goal
         ("cartpole_ppo_pwil", "cartpole_ppo_red", "mountaincar_dqfd", "pendulum_td3bc"), range(1)
     ),
     "hiddencartpole_ppo": range(1),
+    "twostep_qmix": range(1),
 }
 SHORT = {  # graph: settings with which a few train iterations take a second or two
     "acrobot_ppo": {
@@ -74,7 +75,18 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
     "spread_ippo": {"collector.n_sample": 192, "envs.count": 4, "evaluator.episodes": 3},
     "spread_iql": {"buffer.batch_size": 16, "evaluator.episodes": 3},
 }
-SPREAD = ("coma", "happo", "maddpg", "mappo", "masac")  # algorithms of several agents
+SPREAD = (
+    "collaq",
+    "coma",
+    "happo",
+    "maddpg",
+    "mappo",
+    "masac",
+    "qmix",
+    "qplex",
+    "vdn",
+    "wqmix",
+)  # algorithms of several agents
 PACKAGES = {  # graph: what it needs, and the extra that brings it
     "crazyclimber_ppo": ("ale_py", "atari"),
     **dict.fromkeys(("walker2d_ppo", "hopper_ppo", "hopper_sac"), ("mujoco", "mujoco")),

@@ -41,6 +41,7 @@ ON_POLICY = (
 PENDULUM = ("crossq", "d4pg", "ddpg", "redq", "sac", "td3", "tqc")
 SHORT_EPISODES = {**DQN, "env.max_episode_steps": 40}
 PPO = {"evaluator.episodes": 2, "evaluator.weights.every": 2}
+DECOMPOSED = ("collaq", "qmix", "qplex", "vdn", "wqmix")
 SPREAD_REPLAYED = {**DQN, "buffer.batch_size": 16}
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_dqn": DQN,
@@ -75,6 +76,8 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_trpo": {**PPO, "collector.n_sample": 128},
     **{f"spread_{name}": {**PPO, "collector.n_sample": 160} for name in ("coma", "happo", "mappo")},
     **dict.fromkeys(("spread_maddpg", "spread_masac"), SPREAD_REPLAYED),
+    "twostep_qmix": DQN,
+    **dict.fromkeys((f"spread_{name}" for name in DECOMPOSED), SPREAD_REPLAYED),
     **{f"cartpole_{name}": DQN for name in VALUE_BASED},
     **{f"pendulum_{name}": SHORT_EPISODES for name in PENDULUM},
     **dict.fromkeys(("lunarlander_dqn", "lunarlander_rainbow"), SHORT_EPISODES),
@@ -107,6 +110,7 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     "pendulum_ppo": -1800,
     **{f"spread_{name}": -1000 for name in SPREAD},
     **dict.fromkeys(("spread_ippo", "spread_iql"), -1000),
+    "twostep_qmix": 6,
     **{f"pendulum_{name}": -1800 for name in (*PENDULUM, "sac_record")},
 }
 UNREACHABLE_RETURN = 1e9

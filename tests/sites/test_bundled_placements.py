@@ -72,6 +72,7 @@ SAME_NODES = {
     *(f"cartpole_{name}" for name in ("a2c", "c51", "discrete_sac", "fqf", "iqn", "mdqn", "pqn")),
     *(f"cartpole_{name}" for name in ("qrdqn", "rainbow", "sql", "trpo")),
     *(f"pendulum_{name}" for name in ("crossq", "d4pg", "ddpg", "redq", "tqc")),
+    *(f"spread_{name}" for name in ("collaq", "qmix", "qplex", "vdn", "wqmix")),
     "hiddencartpole_impala",
 }
 # Graphs that have the nodes of another one with another env. They are compared by the matrix only.
