@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 import flowrl.nodes
 from flowrl.core.batch import Column
@@ -29,6 +29,7 @@ from flowrl.nodes import (
     SequenceReplayBuffer,
     SerialEnvManager,
 )
+from flowrl.nodes.multi_agent import MultiAgent
 from flowrl.nodes.observations import NestedColumns
 
 CARTPOLE = gymnasium.spaces.Box(-5, 5, (4,), np.float32), Discrete(2)
@@ -134,6 +135,10 @@ LATER = ("model", "policy", "trained", "learning_policy", "encoder", "env")
 
 def spaces(cls: type[Any]) -> dict[str, Any]:
     is_continuous = getattr(cls, "actions", "any") == "real"
+    if issubclass(cls, MultiAgent):
+        obs = Dict({"agents": Box(-5, 5, (3, 4), np.float32), "alive": MultiBinary(3)})
+        each = Box(-5, 5, (3, 2), np.float32) if is_continuous else MultiDiscrete([2, 2, 2])
+        return {"obs": obs, "action": each}
     return {"obs": BOX, "action": BOX if is_continuous else Discrete(2)}
 
 
