@@ -73,6 +73,7 @@ SAME_NODES = {
     *(f"cartpole_{name}" for name in ("qrdqn", "rainbow", "sql", "trpo")),
     *(f"pendulum_{name}" for name in ("crossq", "d4pg", "ddpg", "redq", "tqc")),
     *(f"spread_{name}" for name in ("collaq", "qmix", "qplex", "vdn", "wqmix")),
+    *(f"spread_{name}" for name in ("coma", "happo", "maddpg", "masac")),
     "hiddencartpole_impala",
 }
 # Graphs that have the nodes of another one with another env. They are compared by the matrix only.
