@@ -306,9 +306,8 @@ DQN = {
 }
 
 
-@pytest.mark.parametrize(
-    "words", [pytest.param(PPO, id="ppo", marks=pytest.mark.slow), pytest.param(DQN, id="dqn")]
-)
+@pytest.mark.slow  # the quick suite compares collectors of these envs, and tests/nodes/league compares runs
+@pytest.mark.parametrize("words", [PPO, DQN], ids=["ppo", "dqn"])
 def test_a_graph_has_the_same_digest_in_every_placement_and_resumed(
     words: dict[str, str], tmp_path: Path
 ) -> None:
