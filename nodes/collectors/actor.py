@@ -64,9 +64,8 @@ class Actor:
         self._zero_memory: dict[str, Array] = {}  # the memory columns that the mode does not have
         self._pending_columns: dict[str, Array] = {}  # the columns of pending steps, by id
         self.pending = np.zeros(self.count, np.bool_)  # by id: sent, and not received
-        self._begun_columns: dict[
-            str, Array
-        ] = {}  # the columns of steps that are not complete, by id
+        # the columns of steps that are not complete, by id:
+        self._begun_columns: dict[str, Array] = {}
 
     def set_mode(self, mode: AnyActMode, columns: Schema) -> None:
         """Let `mode` act from now on, with empty memory; it must output `columns`."""

@@ -43,9 +43,8 @@ LEAST_WIN_RATE = 0.1
 # An earlier version that a main player beats less often than this must be beaten again.
 VERIFIED_WIN_RATE = 0.7
 
-Pool = list[
-    tuple[Version, str]
-]  # opponents, by number and version, with their names in the win rates
+# opponents, by number and version, with their names in the win rates
+Pool = list[tuple[Version, str]]
 
 
 class League(Node):
@@ -187,9 +186,8 @@ class League(Node):
         self._firsts: list[str] = [""] * count  # and the first one
         self._kept_at = [0] * count  # the versions of these
         self._resets = [0] * count  # how often the learner of each has to begin again
-        self._begun_at: list[int | None] = [
-            0
-        ] * count  # the version with which it has; None: it has not yet
+        # the version with which the learner of each has begun; None: it has to begin again, and has not yet
+        self._begun_at: list[int | None] = [0] * count
         self._state = matches_state({name: [] for name in self._names}, {})
 
     def fire(self, *inputs: Any) -> None:

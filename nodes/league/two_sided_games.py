@@ -71,9 +71,8 @@ class TwoSidedGames:
         left = episode_quotas(self._games, self._envs.count)
         played: list[list[PlayedGame]] = [[] for _ in left]
         lengths = np.zeros_like(left)
-        while (
-            left.any()
-        ):  # how many games each env plays is fixed, so that short games are not preferred
+        # How many games each env plays is fixed, so that short games are not preferred.
+        while left.any():
             playing = np.flatnonzero(left)
             actor.step((playing[:, None] * SIDES + np.arange(SIDES)).reshape(-1))
             lengths[playing] += 1

@@ -66,7 +66,7 @@ class TorchDuelingMixer(nn.Module):
         return {"total": (total * acts).sum(-1)}
 
     def advantage_weights(self, s: Tensor, actions: Tensor) -> Tensor:
-        """lambda (B, N)."""
+        """The positive weight lambda of each agent's advantage (B, N)."""
         keys = self.keys(s).abs().unsqueeze(-1) + SMALLEST
         shape = (len(s), -1, self.agents)
         of_agents = self.of_agents(s).sigmoid().view(shape)

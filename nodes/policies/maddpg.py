@@ -5,47 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowrl.core.batch import Column
-from flowrl.core.config import param, part
+from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.acting import ActingStep, add_noise, draw, greedy, tanh_action
 from flowrl.nodes.algorithm import Net, TargetRule, follows
-from flowrl.nodes.central_critic import CentralCritic, CentralCriticLearnMode
+from flowrl.nodes.central_critic import JointCritic, JointCriticLearnMode
 from flowrl.nodes.distributions import Categorical
 from flowrl.nodes.lazy import functional, torch
 from flowrl.nodes.models.heads import LinearHead
-from flowrl.nodes.multi_agent import STATE
-from flowrl.nodes.multi_agent_losses import gumbel_softmax, with_own_action
+from flowrl.nodes.multi_agent_losses import gumbel_softmax
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flowrl.nodes.models.networks import Network, TrainableNetwork
-
-JOINT = "actions"  # what all agents do, as critics see it
-DEFAULT_MODEL = {"type": "auto", "hidden": [128, 128]}
+    from flowrl.nodes.models.networks import Network
 
 
-class Maddpg(CentralCritic):
+class Maddpg(JointCritic):
     """Learns a deterministic policy of each agent from replayed steps.
 
     Discrete actions are drawn with Gumbel noise, which gives them a gradient.
     """
 
-    acting_network, squashes = "actor", True
-
-    class Config(CentralCritic.Config):
-        actor: Any = part(
-            "model", "the network of the policy", shared="model", default=DEFAULT_MODEL
-        )
-        critic: Any = part(
-            "model",
-            "the network of Q(s, what all agents do)",
-            shared="model",
-            default=DEFAULT_MODEL,
-        )
+    class Config(JointCritic.Config):
         target: TargetRule = follows(tau=0.01)
         lr: Scheduled = scheduled(5e-4, "learning rate of the actor", ge=0)
         critic_lr: Scheduled = scheduled(1e-3, "learning rate of the critic", ge=0)
@@ -75,8 +59,8 @@ class Maddpg(CentralCritic):
             target=target,
             masked=masked,
         )
-        inputs = {STATE: self.agents.state, JOINT: Column("float32", (self.agents.count * n,))}
-        critic = Net(self.model("critic"), inputs, {"value": self.value_head()}, target=target)
+        heads = {"value": self.value_head()}
+        critic = Net(self.model("critic"), self.critic_inputs, heads, target=target)
         return {"actor": actor, "critic": critic}
 
     @property
@@ -97,60 +81,38 @@ class Maddpg(CentralCritic):
             what = f"maddpg needs real-valued actions or one of n; an agent takes {self.own_action}"
             raise UnsoundError(what, "try mappo", "policy")
 
-    class Learn(CentralCriticLearnMode):
+    class Learn(JointCriticLearnMode):
         """One gradient step for the critic, and one for the actor."""
 
-        actor: TrainableNetwork
         actor_target: Network
-        critic: TrainableNetwork
-        critic_target: Network
         policy: Maddpg
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
-            b.add(actions=self.joint(self.taken(b), b.obs).flatten(-2))
-            return {**self.learn_critic(b), **self.learn_actor(b)}
-
-        def learn_critic(self, b: LearnBatch) -> dict[str, Any]:
-            """Move Q(s_t, a_t) towards r_t + discount_t Q_target(s_tp1, a_tp1): equation 6."""
-            counted, target_t = self.counted(b), self.target_values(b)
-            q_t = self.q(self.critic, b.obs, b.actions)
-            errors = (q_t - target_t).square() * counted
-            if "weight" in b:
-                errors = errors * b.weight.unsqueeze(-1)
-            loss = self.mean_where(counted, errors)
-            norm = self.critic.descend(loss, self.now.critic_lr)
-            priority = ((target_t - q_t.detach()).abs() * counted).mean(-1)
-            q = self.mean_where(counted, q_t * counted)
-            return {"critic_loss": loss, "q": q, "grad_norm": norm, "priority": priority}
+            taken = self.taken(b)
+            b.add(actions=self.joint(taken, b.obs))
+            q_t = self.value(self.critic, self.state_of(b.obs), b.actions)
+            found = self.learn_critic(b, q_t.unsqueeze(1), self.target_values(b))
+            return {**found, **self.learn_actor(b, taken)}
 
         def target_values(self, b: LearnBatch) -> Tensor:
-            """The targets (B, V), by what the target actors do next."""
+            """r_t + discount_t Q_target(s_tp1, a_tp1), by what the target actors do next: (B, V), equation 6."""
             with torch.no_grad():
                 own, _ = self.actions_of(self.actor_target, b.next_obs)
-                joint = self.joint(own, b.next_obs).flatten(-2)
-                q_tp1 = self.q(self.critic_target, b.next_obs, joint)
+                joint = self.joint(own, b.next_obs)
+                q_tp1 = self.value(self.critic_target, self.state_of(b.next_obs), joint)
                 reward, discount = self.tensor(self.rewards(b)), self.tensor(self.discounts(b))
                 found: Tensor = reward + discount * q_tp1
             return found
 
-        def learn_actor(self, b: LearnBatch) -> dict[str, Any]:
+        def learn_actor(self, b: LearnBatch, taken: Tensor) -> dict[str, Any]:
             """Increase Q where each agent acts anew and the others do what they did: equation 5."""
             alive = self.alive(b.obs)
             own, outputs = self.actions_of(self.actor, b.obs)
-            q = self.own_q(b, self.joint(own, b.obs))
+            q = self.value_of_own_action(b, taken, own)
             squares = self.mean_where(alive, outputs.square().mean(-1) * alive)
             loss = -self.mean_where(alive, q * alive) + self.config.regularisation * squares
             self.actor.descend(loss, self.now.lr)
             return {"actor_loss": loss}
-
-        def own_q(self, b: LearnBatch, own: Tensor) -> Tensor:
-            """For each agent (B, N) its value where it alone acts anew, and the others as in the rows."""
-            taken = b.actions.unflatten(-1, own.shape[-2:])
-            joint = with_own_action(taken, own).flatten(-2)
-            state = self.state_of(b.obs).unsqueeze(-2).expand(*joint.shape[:-1], -1)
-            q = self.critic(state=state, actions=joint)["value"]  # (B, N, V)
-            found: Tensor = q.diagonal(dim1=-2, dim2=-1) if self.has_own_rewards else q.squeeze(-1)
-            return found
 
         def taken(self, b: LearnBatch) -> Tensor:
             """The actions of the rows (B, N, n), one-hot or in (-1, 1)."""
@@ -160,10 +122,6 @@ class Maddpg(CentralCritic):
             found: Tensor = functional.one_hot(b.action.long(), self.policy.action_size).float()
             return found
 
-        def joint(self, actions: Tensor, obs: Mapping[str, Any]) -> Tensor:
-            """Actions (B, N, n) as critics see them: zeros where an agent is absent."""
-            return actions * self.alive(obs).unsqueeze(-1)
-
         def actions_of(self, actor: Network, obs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
             """What agents do now (B, N, n), and the outputs of the actor that may be regularised."""
             outputs = actor(self.own(obs))[self.policy.actor_head]
@@ -172,8 +130,3 @@ class Maddpg(CentralCritic):
             uniform = self.uniform(*outputs.shape)
             drawn = gumbel_softmax(outputs, uniform, self.config.temperature)
             return drawn, outputs.clamp(min=-100)  # the scores of forbidden actions say nothing
-
-        def q(self, network: Network, obs: Mapping[str, Any], joint: Tensor) -> Tensor:
-            """The values (B, V) of the joint action."""
-            found: Tensor = network(state=self.state_of(obs), actions=joint)["value"]
-            return found

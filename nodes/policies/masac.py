@@ -6,47 +6,31 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowrl.core.batch import Column
-from flowrl.core.config import param, part
+from flowrl.core.config import param
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, draw_squashed, tanh_action
 from flowrl.nodes.algorithm import Net, TargetRule, follows
-from flowrl.nodes.central_critic import CentralCritic, CentralCriticLearnMode
+from flowrl.nodes.central_critic import JointCritic, JointCriticLearnMode
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import LinearHead
-from flowrl.nodes.multi_agent import STATE
-from flowrl.nodes.multi_agent_losses import with_own_action
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from flowrl.nodes.models.networks import LearnedNumber, Network, TrainableNetwork
-
-JOINT = "actions"  # what all agents do, as critics see it
-DEFAULT_MODEL = {"type": "auto", "hidden": [128, 128]}
+    from flowrl.nodes.models.networks import LearnedNumber, Network
 
 
-class Masac(CentralCritic):
+class Masac(JointCritic):
     """Learns a policy of high return and entropy of each agent, from replayed steps.
 
     The entropy of all agents counts beside the reward of the team, or that of an agent beside its own reward.
     """
 
     actions, other_algorithms = "real", "mappo, qmix or maddpg"
-    acting_network, squashes = "actor", True
 
-    class Config(CentralCritic.Config):
-        actor: Any = part(
-            "model", "the network of the policy", shared="model", default=DEFAULT_MODEL
-        )
-        critic: Any = part(
-            "model",
-            "the network of Q(s, what all agents do)",
-            shared="model",
-            default=DEFAULT_MODEL,
-        )
+    class Config(JointCritic.Config):
         critics: int = param(2, "critics, of which targets take the minimum", ge=1)
         target: TargetRule = follows("how the target critics follow", tau=0.005)
         lr: Scheduled = scheduled(3e-4, "learning rate of the actor and the temperature", ge=0)
@@ -64,9 +48,8 @@ class Masac(CentralCritic):
     def networks(self) -> dict[str, Net]:
         c, n = self.config, self.action_size
         heads = {"mean": LinearHead(n, 0.01), "log_std": LinearHead(n, 0.01)}
-        inputs = {STATE: self.agents.state, JOINT: Column("float32", (self.agents.count * n,))}
         q = {"value": self.value_head()}
-        critic = Net(self.model("critic"), inputs, q, copies=c.critics, target=c.target)
+        critic = Net(self.model("critic"), self.critic_inputs, q, copies=c.critics, target=c.target)
         return {"actor": Net(self.model("actor"), {"obs": self.own_obs}, heads), "critic": critic}
 
     def collect_steps(self) -> Sequence[ActingStep]:
@@ -75,12 +58,9 @@ class Masac(CentralCritic):
     def eval_steps(self) -> Sequence[ActingStep]:
         return [tanh_action("mean")]
 
-    class Learn(CentralCriticLearnMode):
+    class Learn(JointCriticLearnMode):
         """One gradient step for the critics, the actor and the temperature each."""
 
-        actor: TrainableNetwork
-        critic: TrainableNetwork
-        critic_target: Network
         log_alpha: LearnedNumber
         policy: Masac
 
@@ -90,21 +70,9 @@ class Masac(CentralCritic):
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             alpha = self.log_alpha.value.detach().exp()
             b.add(actions=self.joint(b.unit_action, b.obs))
-            return {**self.learn_critic(b, alpha), **self.learn_actor(b, alpha)}
-
-        def learn_critic(self, b: LearnBatch, alpha: Any) -> dict[str, Any]:
-            """One step for the critics down their temporal-difference errors."""
-            counted, target_t = self.counted(b), self.target_values(b, alpha)
             q_t = self.critic(state=self.state_of(b.obs), actions=b.actions)["value"]
-            errors = (q_t - target_t.unsqueeze(1)).square().sum(1) * counted  # of (B, critics, V)
-            if "weight" in b:
-                errors = errors * b.weight.unsqueeze(-1)
-            loss = self.mean_where(counted, errors)
-            norm = self.critic.descend(loss, self.now.critic_lr)
-            mean_t = q_t.detach().mean(1)
-            priority = ((target_t - mean_t).abs() * counted).mean(-1)
-            q = self.mean_where(counted, mean_t * counted)
-            return {"critic_loss": loss, "q": q, "grad_norm": norm, "priority": priority}
+            found = self.learn_critic(b, q_t, self.target_values(b, alpha))
+            return {**found, **self.learn_actor(b, alpha)}
 
         def target_values(self, b: LearnBatch, alpha: Any) -> Tensor:
             """r_t + discount_t (min Q_target(s_tp1, a_tp1) - alpha log pi): (B, V)."""
@@ -125,7 +93,7 @@ class Masac(CentralCritic):
             """One step for the actor, down alpha log pi - min Q, and one for the temperature."""
             alive = self.alive(b.obs)
             action, logp = self.draw(b.obs)
-            q = self.q_of_actor(b, action)
+            q = self.value_of_own_action(b, action.detach(), action)
             loss = self.mean_where(alive, (alpha * logp - q) * alive)
             self.actor.descend(loss, self.now.lr)
             entropy = -self.mean_where(alive, logp.detach())
@@ -134,25 +102,12 @@ class Masac(CentralCritic):
                 self.log_alpha.descend(self.log_alpha.value * (entropy - goal), self.now.lr)
             return {"actor_loss": loss, "alpha": alpha, "entropy": entropy}
 
-        def q_of_actor(self, b: LearnBatch, action: Tensor) -> Tensor:
-            """For each agent (B, N) its smallest value where all act anew, with a gradient by its own action alone."""
-            acts = self.alive(b.obs).unsqueeze(-1)
-            joint = with_own_action((action * acts).detach(), action * acts).flatten(-2)
-            state = self.state_of(b.obs).unsqueeze(-2).expand(*joint.shape[:-1], -1)
-            q = self.value(self.critic, state, joint)  # (B, N, V)
-            found: Tensor = q.diagonal(dim1=-2, dim2=-1) if self.has_own_rewards else q.squeeze(-1)
-            return found
-
         def draw(self, obs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
             """Actions (B, N, n) in (-1, 1), and the logarithms of their likelihoods (B, N), 0 for absent agents."""
             heads = self.actor(self.own(obs))
             noise = self.normal(*heads["mean"].shape)
             action, logp = losses.squashed_gaussian(heads["mean"], heads["log_std"], noise)
             return action, logp * self.alive(obs)
-
-        def joint(self, actions: Tensor, obs: Mapping[str, Any]) -> Tensor:
-            """Actions (B, N, n) as critics see them (B, N n): zeros where an agent is absent."""
-            return (actions * self.alive(obs).unsqueeze(-1)).flatten(-2)
 
         def value(self, critic: Network, state: Tensor, joint: Tensor) -> Tensor:
             """The smallest values of the critics (…, V)."""

@@ -23,7 +23,7 @@ def batch_of(mode: Any, batch: Any) -> Any:
     from flowrl.nodes.network_learn_mode import LearnBatch
 
     b = LearnBatch(batch, {}, mode.box)
-    b.add(actions=mode.joint(mode.taken(b), b.obs).flatten(-2))
+    b.add(actions=mode.joint(mode.taken(b), b.obs))
     return b
 
 
@@ -77,7 +77,8 @@ def test_the_actor_climbs_where_each_agent_alone_acts_anew(rewards: str, action:
             loss = loss + 0.01 * outputs[row, agent].square().mean()
     (loss / acts.sum()).backward(inputs=reference.actor.parameters)
     mode.now.lr = 0.0
-    mode.learn_actor(batch_of(mode, batch))
+    b = batch_of(mode, batch)
+    mode.learn_actor(b, mode.taken(b))
     torch.testing.assert_close(mode.actor.grads, reference.actor.grads, rtol=1e-3, atol=1e-7)
     assert mode.actor.grads.abs().max() > 1e-5
 
