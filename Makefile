@@ -1,5 +1,6 @@
 # make run    set up, and train CartPole          make check      format, lint, types, quick tests
-# make test   set up, and run the quick tests     make test-all   all tests
+# make test   set up, and run the quick tests     make test-slow  the slow tests that CI runs after them
+# make test-all   all tests, with all combinations of parameters and long learning runs
 # make docs   the documentation as a site in build/docs, with its links checked
 # make bench  the benchmarks (an hour or so; nothing else should run on the machine)
 # make chaos  200 runs that are killed, stopped and cut off at random (an hour or two)
@@ -10,7 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.flowrl-installed
 TYPED := .mypy_cache/installed
-PYTEST := $(BIN)/pytest -n 2 --dist worksteal -rs
+PYTEST := $(BIN)/pytest --dist worksteal -rs
+# Packages are compiled when they are first imported; pip would compile all of them, most of which are never imported.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test test-slow test-all check types docs bench chaos zoo clean
 .DEFAULT_GOAL := run
@@ -19,12 +22,14 @@ run: $(STAMP)
 	$(BIN)/flowrl run cartpole_dqn
 
 test: $(STAMP)
-	$(PYTEST) -m "not slow" tests
+	$(PYTEST) -n 2 -m "not slow" tests
 
+# one worker more, because slow tests often wait for processes
 test-slow: $(STAMP)
-	$(PYTEST) -m "slow or examples" --hypothesis-profile=full tests
+	$(PYTEST) -n 3 -m "slow and not exhaustive" tests
 
-test-all: test test-slow
+test-all: $(STAMP)
+	$(PYTEST) -n 2 --hypothesis-profile=full tests
 
 check: $(STAMP)
 	$(BIN)/ruff format .
@@ -59,6 +64,6 @@ $(STAMP): setup.py setup.cfg pyproject.toml constraints.txt
 	  || { echo "flowrl needs Python 3.10 or newer; 'make PYTHON=python3.11' names another one"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) \
 	  || { echo "this Python cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	$(BIN)/flowrl schema -o graphs/flowrl.schema.json >/dev/null
 	@touch $@

@@ -2,10 +2,11 @@
 
 The quick suite (`make test`, some minutes on two cores) covers every path once: each placement, transport,
 storage kind and kind of failure, with short runs, a selection of combinations, and a third of the examples of costly
-properties (`tests/quick_selection.py`). The slow suite (`make test-slow`) has the full products and all examples,
-learning runs up to their goal, long series of failures, and tests of several seconds for which a cheaper one stands in
-the quick suite. Tests that are not about processes fork theirs from a pool (`tests/fork_pool.py`), because Python needs
-half a second to start and import.
+properties (`tests/quick_selection.py`). The slow suite (`make test-slow`) has end-to-end tests, tests of placements
+and faults that take several seconds, and a few short learning runs. CI runs these two (`.ci/run`). The exhaustive
+suite (the rest of `make test-all`) has the full products of which the others have a selection, all examples of
+properties, learning runs up to their goal, and long series of failures. Tests that are not about processes fork theirs
+from a pool (`tests/fork_pool.py`), because Python needs half a second to start and import.
 """
 
 from __future__ import annotations
@@ -53,6 +54,14 @@ def unload_test_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         paths = namespace.get("__path__") or [namespace.get("__file__") or ""]
         if any(str(path).startswith(folder) for path in paths):
             del sys.modules[name]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every exhaustive test is slow, too, so that `-m "not slow"` is the quick suite."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("slow")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.quick_selection import slow_except
-
 CHATTERING = ["--set", "env.id=tests.nodes.env_managers.failing_envs:PrintingEnv"]
 SAID = ("hello from Python", "hello from C")
 
@@ -22,7 +20,7 @@ def flowrl(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(called, capture_output=True, text=True, check=True)
 
 
-@pytest.mark.parametrize("placement", slow_except([("serial",)], ["serial", "processes"]))
+@pytest.mark.parametrize("placement", ["serial", pytest.param("processes", marks=pytest.mark.slow)])
 def test_a_runs_json_is_all_of_its_output_whatever_envs_print(
     placement: str, tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ import pytest
 import flowrl
 from flowrl.channels.keys import write_key
 from tests.cluster.network import DELAY_S, MACHINES, Network, network, why_not
-from tests.quick_selection import slow_except
 
 pytestmark = [
     pytest.mark.needs("ip"),
@@ -69,9 +68,10 @@ def summary_of(run: Run) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "placement",
-    slow_except(
-        [("collector=a,learner=b",)], ["collector=a,learner=b", "collector=?,learner=process"]
-    ),
+    [
+        "collector=a,learner=b",
+        pytest.param("collector=?,learner=process", marks=pytest.mark.slow),
+    ],
 )
 def test_two_hosts_give_the_bits_of_one_thread(
     net: Network, placement: str, tmp_path: Path

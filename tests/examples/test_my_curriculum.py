@@ -48,7 +48,7 @@ def test_the_graph_solves_the_env_with_the_same_bits_in_every_placement(tmp_path
     assert walked[-1] == 16
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_without_the_curriculum_twice_the_iterations_reach_nothing(tmp_path: Path) -> None:
     result = load(GRAPH, {"policy.reset_options": {}}).run(train_iters=400, out=tmp_path / "run")
     assert (result.status, result.best_return) == ("finished", 0.0)

@@ -43,7 +43,7 @@ def test_rewards_depend_on_whether_goals_are_reached(bits: Any) -> None:
     assert bits.is_reached(goals, goals[:1]).tolist() == [True, False]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_graph_solves_the_env_with_hindsight_only(tmp_path: Path) -> None:
     solved = load(GRAPH).run(train_iters=2000, out=tmp_path / "her")
     assert solved.status == "solved"

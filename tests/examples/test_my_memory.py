@@ -35,7 +35,7 @@ def test_the_sign_is_visible_once_and_shows_the_rewarded_turn(maze: Any, seed: i
     assert env.step(right)[1:3] == (1.0, True)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_graph_solves_the_env(tmp_path: Path) -> None:
     result = load(GRAPH).run(train_iters=2000, out=tmp_path / "run")
     assert result.status == "solved"

@@ -17,7 +17,7 @@ def test_ppo_solves_cartpole() -> None:
     assert ppo_main(0) >= 475
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_td3_solves_pendulum() -> None:
     assert td3_main(0) >= -200
 
@@ -30,12 +30,12 @@ def test_td3_has_the_same_result_twice() -> None:
     assert td3_main(seed=5, max_train_iters=8) == td3_main(seed=5, max_train_iters=8)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_dqn_solves_cartpole_with_a_novelty_bonus(tmp_path: Path) -> None:
     assert rnd_main(0, folder=tmp_path / "run") >= 475
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_dqn_solves_cartpole_with_demonstrations() -> None:
     assert demos_main(0) >= 475
 

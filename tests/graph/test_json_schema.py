@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,6 @@ from flowrl.graph.keywords import NODE_KEYS, PHASE_KEYS, ROOT_KEYS
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import EDGE_OPTIONS
 
-SCHEMA = json_schema(Catalogue())
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 STARTER = Path(__file__).parents[2] / "flowrl" / "cli" / "starter" / "graph.yaml"
 
 Tree = dict[str, Any]
@@ -36,9 +35,19 @@ def read(path: Path | None) -> Tree:
 BASE = read(find_bundled("cartpole_dqn"))
 
 
+@cache
+def schema() -> Tree:
+    return json_schema(Catalogue())
+
+
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(schema())
+
+
 def errors(tree: Tree) -> list[str]:
     """The paths of the errors that the schema finds."""
-    return [".".join(map(str, e.absolute_path)) for e in VALIDATOR.iter_errors(tree)]
+    return [".".join(map(str, e.absolute_path)) for e in validator().iter_errors(tree)]
 
 
 def changed(change: Callable[[Tree], Any]) -> Tree:
@@ -49,7 +58,7 @@ def changed(change: Callable[[Tree], Any]) -> Tree:
 
 
 def test_the_schema_is_valid_json_schema() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.Draft202012Validator.check_schema(schema())
 
 
 @pytest.mark.parametrize("name", bundled_graphs())
@@ -67,14 +76,14 @@ def test_the_first_line_tells_editors_of_the_schema_beside_the_graph(path: Path)
 
 
 def test_the_file_for_editors_is_the_schema() -> None:
-    assert json.loads(schema_text()) == SCHEMA
+    assert json.loads(schema_text()) == schema()
 
 
 def test_every_key_of_the_format_is_known() -> None:
-    assert set(ROOT_KEYS) <= set(SCHEMA["properties"])
-    assert set(NODE_KEYS) <= set(SCHEMA["$defs"]["node"]["properties"])
-    assert set(PHASE_KEYS) == set(SCHEMA["properties"]["warmup"]["items"]["properties"])
-    full = SCHEMA["properties"]["edges"]["items"]["else"]["then"]["properties"]
+    assert set(ROOT_KEYS) <= set(schema()["properties"])
+    assert set(NODE_KEYS) <= set(schema()["$defs"]["node"]["properties"])
+    assert set(PHASE_KEYS) == set(schema()["properties"]["warmup"]["items"]["properties"])
+    full = schema()["properties"]["edges"]["items"]["else"]["then"]["properties"]
     assert set(full) == {"from", "to", "link", *EDGE_OPTIONS}
 
 
@@ -82,21 +91,21 @@ def test_every_built_in_type_has_its_parameters() -> None:
     catalogue = Catalogue()
     for kind in catalogue.kinds():
         for name in catalogue.names(kind):
-            properties = set(SCHEMA["$defs"][f"{kind}.{name}"]["properties"])
+            properties = set(schema()["$defs"][f"{kind}.{name}"]["properties"])
             fields = set(catalogue.find(kind, name).Config.model_fields)
             own = set(NODE_KEYS) if kind == "node" else {"type"}
             assert properties == fields | own
 
 
 def test_a_parameter_has_its_meaning_default_and_range() -> None:
-    found = SCHEMA["$defs"]["node.naive_buffer"]["properties"]["batch_size"]
+    found = schema()["$defs"]["node.naive_buffer"]["properties"]["batch_size"]
     assert found["description"] == "rows in each batch"
     assert found["default"] == 64
     assert {"type": "integer", "minimum": 1} in found["anyOf"]
 
 
 def test_types_are_listed_with_their_summaries() -> None:
-    names = SCHEMA["$defs"]["policy"]["properties"]["type"]["anyOf"]
+    names = schema()["$defs"]["policy"]["properties"]["type"]["anyOf"]
     expected = {n["const"]: n["description"] for n in names if "const" in n}
     assert expected["dqn"].startswith("DQN (Mnih et al. 2015)")
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 import flowrl
 from flowrl.core.config import PartSpec
 from flowrl.core.errors import GraphError
-from flowrl.graph.catalogue import Catalogue
-from flowrl.graph.json_schema import json_schema
 from flowrl.graph.yaml_text import read_yaml
+from tests.graph.test_json_schema import errors
 
 WRAPPERS = "[{type: time_limit, steps: 7}, action_repeat]"
 
@@ -106,5 +104,4 @@ def test_the_schema_knows_lists_of_parts(written: str, good: bool, tmp_path: Pat
     path = graph(tmp_path, written)
     plain = read_yaml(path, "g").plain()
     plain["env"] |= {"type": "gymnasium", "id": "CartPole-v1"}
-    found = list(jsonschema.Draft202012Validator(json_schema(Catalogue())).iter_errors(plain))
-    assert (found == []) is good
+    assert (errors(plain) == []) is good

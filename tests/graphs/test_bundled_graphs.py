@@ -14,7 +14,7 @@ from flowrl.core.checkpoint import read_whole
 from flowrl.core.errors import RunError
 from flowrl.graph.bundled import bundled_graphs, graphs_folder
 from flowrl.runs.evaluation import evaluate_checkpoint
-from tests.quick_selection import slow_except
+from tests.quick_selection import exhaustive_except
 
 SOLVED = {  # graph: the seeds on which it must reach its goal
     "cartpole_dqn": range(10),
@@ -97,7 +97,26 @@ PACKAGES = {  # graph: what it needs, and the extra that brings it
     **dict.fromkeys((f"spread_{name}" for name in SPREAD), ("mpe2", "mpe")),
     **dict.fromkeys(("spread_ippo", "spread_iql"), ("mpe2", "mpe")),
 }
-CASES = [(graph, seed) for graph, seeds in SOLVED.items() for seed in seeds]
+# Graphs of which no run in CI is compared with one in another placement: those without a collector, and
+# those that have the nodes of another graph, with another env.
+OFFLINE = {
+    "cartpole_bc",
+    "cartpole_cql",
+    "cartpole_rbc",
+    *(f"pendulum_{n}" for n in ("awac", "cql", "iql", "td3bc")),
+}
+OTHER_ENVS = {
+    *(f"lunarlander_{name}" for name in ("dqn", "rainbow", "sac", "td3")),
+    *("acrobot_dqn", "bipedalwalker_tqc", "hopper_sac", "walker2d_ppo"),
+    *("spread_ippo", "spread_iql"),
+}
+REPEATED = {"cartpole_dqn", "crazyclimber_ppo", *OFFLINE, *OTHER_ENVS}  # in CI
+SOLVED_SOON = [("cartpole_bc", 0), ("cartpole_ppo", 0), ("twostep_qmix", 0)]  # in some seconds
+CASES = [
+    pytest.param(graph, seed, marks=() if (graph, seed) in SOLVED_SOON else pytest.mark.exhaustive)
+    for graph, seeds in SOLVED.items()
+    for seed in seeds
+]
 
 
 @pytest.mark.parametrize("name", bundled_graphs())
@@ -109,10 +128,9 @@ def test_a_bundled_graph_is_sound_and_deterministic(name: str) -> None:
     assert checked.graph.about
 
 
-# the others run twice in the quick suite, too: serially and in threads (tests/sites/test_bundled_placements.py)
-@pytest.mark.parametrize(
-    "name", slow_except([("cartpole_dqn",), ("crazyclimber_ppo",)], bundled_graphs())
-)
+# In CI the others run twice, too: serially and in threads (tests/sites/test_bundled_placements.py).
+@pytest.mark.slow
+@pytest.mark.parametrize("name", exhaustive_except([(g,) for g in REPEATED], bundled_graphs()))
 def test_a_bundled_graph_repeats_itself_bit_for_bit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +214,8 @@ def test_a_bundled_checkpoint_is_small_and_has_no_learner_in_it(name: str) -> No
         read_whole(path, "learner")
 
 
-@pytest.mark.parametrize("name", slow_except([("cartpole_ppo",)], CHECKPOINTS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKPOINTS)
 def test_a_bundled_checkpoint_plays_its_graph_as_well_as_the_goal(name: str) -> None:
     """If the graph has changed since, `python -m bench checkpoints` makes it again."""
     found = flowrl.load(name).check()

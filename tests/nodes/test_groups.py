@@ -94,7 +94,7 @@ def test_a_group_has_the_gradients_of_one_learner(name: str) -> None:
     assert same_bits(two[0].weights(), two[1].weights())
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @each_algorithm
 def test_after_fifty_iterations_a_group_has_the_weights_of_one_learner(name: str) -> None:
     policy = grouped(name)

@@ -30,7 +30,7 @@ from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.r2d2 import R2d2
 from flowrl.nodes.policy import Policy
-from tests.quick_selection import slow_except
+from tests.quick_selection import exhaustive_except
 
 GAMMA = 0.5
 ENDLESS = [(1 + 2 * GAMMA) / (1 - GAMMA**2), (2 + GAMMA) / (1 - GAMMA**2)]
@@ -163,7 +163,7 @@ QUICK = [
 
 
 @pytest.mark.parametrize(
-    ("collector", "learner", "ends"), slow_except(QUICK, COLLECTORS, LEARNERS, VALUES)
+    ("collector", "learner", "ends"), exhaustive_except(QUICK, COLLECTORS, LEARNERS, VALUES)
 )
 def test_learned_values_equal_those_of_the_problem(collector: str, learner: str, ends: str) -> None:
     learn, nstep = LEARNERS[learner]
@@ -173,7 +173,7 @@ def test_learned_values_equal_those_of_the_problem(collector: str, learner: str,
 
 @pytest.mark.parametrize(
     ("collector", "learner", "ends"),
-    slow_except(
+    exhaustive_except(
         [
             ("samples", "ppo", "cut"),
             ("samples, in halves", "r2d2", "cut"),
@@ -196,7 +196,7 @@ def test_learned_values_of_recurrent_policies_equal_those_of_the_problem(
 
 @pytest.mark.parametrize(
     ("buffer", "nstep", "ends"),
-    slow_except(
+    exhaustive_except(
         [
             ("uniform", 1, "cut"),
             ("uniform", 3, "final"),
@@ -219,7 +219,7 @@ def test_values_learned_from_every_buffer_equal_those_of_the_problem(
 
 @pytest.mark.parametrize(
     ("pre_reset", "ends"),
-    slow_except([(False, "cut"), (True, "final")], [False, True], VALUES),
+    exhaustive_except([(False, "cut"), (True, "final")], [False, True], VALUES),
 )
 def test_values_learned_with_worker_processes_equal_those_of_the_problem(
     pre_reset: bool, ends: str
@@ -235,7 +235,7 @@ def test_values_learned_with_worker_processes_equal_those_of_the_problem(
 
 @pytest.mark.parametrize(
     ("cut", "learner"),
-    slow_except(
+    exhaustive_except(
         [("max_episode_steps", "dqn, 3 steps"), ("a wrapper", "ppo"), ("a wrapper", "dqn")],
         CUTS,
         LEARNERS,

@@ -29,7 +29,7 @@ from flowrl.runtime.records import RecordSource
 from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.graph_transfer import read_graph
 from flowrl.runtime.sites.launched_sites import SiteLost
-from tests.quick_selection import slow_except
+from tests.quick_selection import exhaustive_except
 from tests.toys.toy_nodes import FailingNode
 from tests.toys.toy_runs import toy_graph
 
@@ -113,7 +113,7 @@ def test_sites_with_the_same_modules_are_forked_by_one_process() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", slow_except([("cartpole_dqn_rnd",)], sorted({*bundled_graphs()} - ACT_WITH_TORCH))
+    "name", exhaustive_except([("cartpole_dqn_rnd",)], sorted({*bundled_graphs()} - ACT_WITH_TORCH))
 )
 def test_only_learning_sites_of_a_bundled_graph_load_torch(name: str) -> None:
     with start_sites(name) as coordinator:

@@ -18,7 +18,7 @@ from flowrl.api import FlowGraph
 from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.yaml_text import flow_text
 from flowrl.runs.token_diff import diff_tokens
-from tests.graphs.test_bundled_graphs import SHORT, SPREAD
+from tests.graphs.test_bundled_graphs import OFFLINE, OTHER_ENVS, SHORT, SPREAD
 from tests.sites.run_comparison import Results, read_results
 
 Cut = Literal["iters", "steps", "verdict"]
@@ -114,14 +114,18 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     **{f"pendulum_{name}": -1800 for name in (*PENDULUM, "sac_record")},
 }
 UNREACHABLE_RETURN = 1e9
-# Graphs that learn from a dataset alone, without a collector.
-OFFLINE = {
-    "cartpole_bc",
-    "cartpole_cql",
-    "cartpole_rbc",
-    *(f"pendulum_{n}" for n in ("awac", "cql", "iql", "td3bc")),
-}
 COMPARED = sorted(set(bundled_graphs()) - OFFLINE)
+# Graphs whose nodes are those of another one, so that only formulas differ. They are compared in threads by the slow
+# suite, and in every placement by `python -m tests.sites.matrix`. OTHER_ENVS are compared by the matrix only.
+SAME_NODES = {
+    *(f"cartpole_{name}" for name in ("a2c", "c51", "discrete_sac", "fqf", "iqn", "mdqn", "pqn")),
+    *(f"cartpole_{name}" for name in ("qrdqn", "rainbow", "sql", "trpo")),
+    *(f"pendulum_{name}" for name in ("crossq", "d4pg", "ddpg", "redq", "tqc")),
+    *(f"spread_{name}" for name in ("collaq", "qmix", "qplex", "vdn", "wqmix")),
+    *(f"spread_{name}" for name in ("coma", "happo", "maddpg", "masac")),
+    "hiddencartpole_impala",
+}
+DISTINCT = [graph for graph in COMPARED if graph not in SAME_NODES | OTHER_ENVS]
 
 
 @dataclass(frozen=True)

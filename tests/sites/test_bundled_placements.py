@@ -12,14 +12,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import flowrl
 from flowrl.core.errors import NodeError
+from tests.graphs.test_bundled_graphs import OTHER_ENVS
 from tests.sites.bundled_cases import (
     COMPARED,
     CUTS,
+    DISTINCT,
+    SAME_NODES,
     Case,
     describe_difference,
     run_case,
@@ -66,31 +70,18 @@ def test_results_are_equal_in_every_placement(perturbed: Path, tmp_path: Path) -
     assert len(set(hashes)) >= 2
 
 
-# Graphs whose nodes are those of another one, so that only formulas differ. They are compared in threads by the slow
-# suite, and in every placement by `python -m tests.sites.matrix`.
-SAME_NODES = {
-    *(f"cartpole_{name}" for name in ("a2c", "c51", "discrete_sac", "fqf", "iqn", "mdqn", "pqn")),
-    *(f"cartpole_{name}" for name in ("qrdqn", "rainbow", "sql", "trpo")),
-    *(f"pendulum_{name}" for name in ("crossq", "d4pg", "ddpg", "redq", "tqc")),
-    *(f"spread_{name}" for name in ("collaq", "qmix", "qplex", "vdn", "wqmix")),
-    *(f"spread_{name}" for name in ("coma", "happo", "maddpg", "masac")),
-    "hiddencartpole_impala",
-}
-# Graphs that have the nodes of another one with another env. They are compared by the matrix only.
-OTHER_ENVS = {
-    *(f"lunarlander_{name}" for name in ("dqn", "rainbow", "sac", "td3")),
-    *("acrobot_dqn", "bipedalwalker_tqc", "hopper_sac", "walker2d_ppo"),
-    *("spread_ippo", "spread_iql"),
-}
-DISTINCT = [graph for graph in COMPARED if graph not in SAME_NODES | OTHER_ENVS]
-
-
 def cases_of_turn(turn: int, graphs: list[str], replicas: int = 1, lag: int = 0) -> list[Case]:
     """Return a case of each graph. In three turns each graph has each kind of cut."""
     return [
         Case(graph, CUTS[(number + turn) % 3], replicas, lag if graph in OFF_POLICY else 0)
         for number, graph in enumerate(graphs)
     ]
+
+
+def every_other(cases: list[Any], first: int = 0) -> list[Any]:
+    """Return the cases as parameters; CI runs every other one, from `first` on."""
+    marks = [() if number % 2 == first else pytest.mark.exhaustive for number in range(len(cases))]
+    return [pytest.param(case, marks=mark) for case, mark in zip(cases, marks, strict=True)]
 
 
 IN_THREADS = [
@@ -106,7 +97,7 @@ def test_every_graph_has_equal_results_in_threads(case: Case, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases_of_turn(1, DISTINCT), ids=str)
+@pytest.mark.parametrize("case", every_other(cases_of_turn(1, DISTINCT)), ids=str)
 def test_every_graph_has_equal_results_in_processes(
     case: Case, perturbed: Path, tmp_path: Path
 ) -> None:
@@ -114,7 +105,7 @@ def test_every_graph_has_equal_results_in_processes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases_of_turn(2, DISTINCT, replicas=3, lag=1), ids=str)
+@pytest.mark.parametrize("case", every_other(cases_of_turn(2, DISTINCT, 3, 1), 1), ids=str)
 def test_replicas_have_equal_results_in_a_mixed_placement(
     case: Case, perturbed: Path, tmp_path: Path
 ) -> None:
@@ -123,7 +114,7 @@ def test_replicas_have_equal_results_in_a_mixed_placement(
 
 @pytest.mark.slow
 # The others are in `tests.sites.matrix`.
-@pytest.mark.parametrize("graph", [g for g in DISTINCT if g in OFF_POLICY][1::2])
+@pytest.mark.parametrize("graph", every_other([g for g in DISTINCT if g in OFF_POLICY][1::2]))
 def test_lags_have_equal_results_in_a_mixed_placement(
     graph: str, perturbed: Path, tmp_path: Path
 ) -> None:

@@ -78,21 +78,21 @@ def test_a_random_nondeterministic_graph_ends(data: st.DataObject) -> None:
     run_nondeterministic_graph(data)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @example_count(60)
 @given(st.data())
 def test_many_random_nondeterministic_graphs_end(data: st.DataObject) -> None:
     run_nondeterministic_graph(data)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @example_count(50)
 @given(st.data())
 def test_many_random_graphs_have_equal_results_in_threads(data: st.DataObject) -> None:
     compare(data, thread_places)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @example_count(200)
 @given(st.data())
 def test_two_hundred_random_graphs_have_equal_results_in_threads_and_processes(

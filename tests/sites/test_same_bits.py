@@ -12,7 +12,7 @@ import flowrl
 from flowrl.channels import ChannelLimits
 from flowrl.core.node import Node
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
-from tests.quick_selection import slow_except
+from tests.quick_selection import exhaustive_except
 from tests.runs.test_resume import StopsAt
 from tests.sites.run_comparison import compare_placements, run_graph
 from tests.sites.site_nodes import ProgressLearner
@@ -175,7 +175,7 @@ LEARNING = [n for n in GRAPHS if n != "no learner"]
 
 @pytest.mark.parametrize(
     ("train_iters", "name"),
-    slow_except(list(zip(cycle([7, 12]), LEARNING, strict=False)), [7, 12], LEARNING),
+    exhaustive_except(list(zip(cycle([7, 12]), LEARNING, strict=False)), [7, 12], LEARNING),
 )
 def test_a_limit_of_train_iterations_cuts_at_the_same_position(
     name: str, train_iters: int, tmp_path: Path
@@ -265,7 +265,7 @@ LAGS, APART = [0, 1, 2, 5], ["threads", "c=thread", "l=thread", "c=thread:x,l=th
 
 @pytest.mark.parametrize(
     ("lag", "placement"),
-    slow_except([(0, "threads"), *zip(LAGS, reversed(APART), strict=True)], LAGS, APART),
+    exhaustive_except([(0, "threads"), *zip(LAGS, reversed(APART), strict=True)], LAGS, APART),
 )
 def test_every_lag_reads_the_same_versions(lag: int, placement: str, tmp_path: Path) -> None:
     facts = compare_placements(with_lag(lag), tmp_path, placement, rounds=12)
@@ -281,7 +281,7 @@ PACES = [(1, 1), (1, 3), (5, 2), (2, 6)]
 
 @pytest.mark.parametrize(
     ("lag", "pace"),
-    slow_except(
+    exhaustive_except(
         [(0, (1, 3)), (0, (2, 6)), (1, (1, 1)), (1, (5, 2)), (3, (5, 2))], [0, 1, 3], PACES
     ),
 )
@@ -394,7 +394,7 @@ def test_a_verdict_cuts_at_the_same_position(source: str, tmp_path: Path) -> Non
 LIMITED_TOO = ("the slower of two", "the learner's own student", "a replica")
 
 
-@pytest.mark.parametrize("source", slow_except([(s,) for s in LIMITED_TOO], VERDICTS))
+@pytest.mark.parametrize("source", exhaustive_except([(s,) for s in LIMITED_TOO], VERDICTS))
 def test_the_earlier_of_a_verdict_and_a_limit_cuts(source: str, tmp_path: Path) -> None:
     compare_placements(VERDICTS[source], tmp_path, "threads", "l=thread", "c=thread", train_iters=6)
 

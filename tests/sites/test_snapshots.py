@@ -28,7 +28,8 @@ from flowrl.runtime.sites import coordinator
 from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.launched_sites import SiteLost
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
-from tests.sites.bundled_cases import COMPARED, SMALL
+from tests.quick_selection import exhaustive_except
+from tests.sites.bundled_cases import COMPARED, DISTINCT, SMALL
 from tests.sites.snapshots import Execution, StoringExecution, compare_continued, execute
 from tests.sites.test_same_bits import GRAPHS
 from tests.toys.toy_nodes import Learner
@@ -42,7 +43,7 @@ def test_a_graph_continues_from_a_snapshot(name: str) -> None:
     compare_continued(checked, 4, {1, warm + 3}, "serial", "threads")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_graph_continues_from_each_of_its_snapshots(name: str) -> None:
     checked = check(load_data(GRAPHS[name])).require_sound()
@@ -66,10 +67,11 @@ def test_replicas_that_share_tokens_go_on_with_the_one_whose_turn_it_is() -> Non
 
 # BipedalWalker keeps its physical world in a reset, so that an episode depends on those before it.
 EXACT = sorted(set(COMPARED) - {"bipedalwalker_tqc"})
+IN_CI = [(graph,) for graph in DISTINCT[::3]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graph", EXACT)
+@pytest.mark.parametrize("graph", exhaustive_except(IN_CI, EXACT))
 def test_every_bundled_graph_continues_in_processes(graph: str) -> None:
     compare_bundled(graph, "processes")
 

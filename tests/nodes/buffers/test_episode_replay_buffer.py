@@ -168,6 +168,6 @@ TestEpisodeModel = EpisodeModel.TestCase
 TestEpisodeModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 class TestEpisodeModelForManySteps(EpisodeModel.TestCase):  # type: ignore[misc]
     settings = settings(max_examples=200, stateful_step_count=50, deadline=None)

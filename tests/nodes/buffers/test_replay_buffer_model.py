@@ -171,7 +171,7 @@ TestBufferModel = BufferModel.TestCase
 TestBufferModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_buffer_equals_its_model_for_ten_thousand_steps() -> None:
     long = settings(max_examples=400, stateful_step_count=25, deadline=None)
     run_state_machine_as_test(BufferModel, settings=long)

@@ -226,6 +226,6 @@ TestSequenceModel = SequenceModel.TestCase
 TestSequenceModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 class TestSequenceModelForManySteps(SequenceModel.TestCase):  # type: ignore[misc]
     settings = settings(max_examples=200, stateful_step_count=50, deadline=None)

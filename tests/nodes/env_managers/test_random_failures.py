@@ -62,7 +62,7 @@ def test_threads_survive_all_failures_that_do_not_end_the_process() -> None:
     check_failures(failures)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "async, received by id"])
 def test_a_long_run_survives_failures_of_all_kinds(kind: str) -> None:
     """10,000 episodes in total."""

@@ -60,7 +60,7 @@ def test_rows_without_rewards_or_ends_are_refused(missing: str) -> None:
         )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_balanced_cloning_leaves_bad_demonstrations_aside(tmp_path: Path) -> None:
     """Three in four demonstrated steps are random; only the others are worth imitating."""
     demos = flowrl.load("cartpole_bc").check().graph.nodes["demos"].config.path

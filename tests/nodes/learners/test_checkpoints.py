@@ -89,7 +89,7 @@ def test_every_algorithm_continues_from_a_file_with_the_same_bits(
     assert metrics == [r.values for r in whole.ctx.records if hasattr(r, "values")]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @each_algorithm
 def test_400_train_iterations_are_200_and_200_more_after_a_file(name: str, tmp_path: Path) -> None:
     """Slow algorithms (see SLOW) do 20 and 20."""

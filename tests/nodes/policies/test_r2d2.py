@@ -255,7 +255,7 @@ def test_it_has_the_same_digest_in_every_placement(unit: str, tmp_path: Path) ->
     assert len(digests) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_lstm_learns_to_remember_too(tmp_path: Path) -> None:
     graph = flowrl.load(write_graph(tmp_path, 1, 24), {"policy.model.type": "lstm"})
     assert graph.run(train_iters=2500, out=tmp_path / "run").status == "solved"

@@ -14,7 +14,7 @@ RANDOM, IDLE = (
 )  # the returns of random agents, and of agents that never move, over 100 episodes
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_agents_learn_to_spread(tmp_path: Path) -> None:
     graph = flowrl.load("spread_mappo", {"evaluator.stop_value": None})
     run = graph.run(steps=64_000, out=tmp_path / "run")

@@ -456,7 +456,7 @@ def test_settings_that_do_not_fit_are_refused(cls: Any, params: Any, what: str) 
 # Learning runs
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("policy", "reached"),
     [
@@ -481,7 +481,7 @@ def test_what_a_run_reaches_on_the_two_step_game(
         assert result.best_return == reached
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["vdn", "qmix"])
 def test_unrolls_with_memory_reach_the_same_on_the_two_step_game(name: str, tmp_path: Any) -> None:
     settings = {
@@ -498,7 +498,7 @@ def test_unrolls_with_memory_reach_the_same_on_the_two_step_game(name: str, tmp_
     assert result.best_return == {"vdn": 7.0, "qmix": 8.0}[name]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_qmix_learns_on_simple_spread_within_a_minute(tmp_path: Any) -> None:
     """Random actions get -82; `spread_qmix` says what it gets in the end."""
     pytest.importorskip("mpe2")

@@ -264,6 +264,6 @@ TestAdvancedModel = AdvancedModel.TestCase
 TestAdvancedModel.settings = QUICK
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 class TestAdvancedModelForManySteps(AdvancedModel.TestCase):  # type: ignore[misc]
     settings = SLOW

@@ -86,7 +86,7 @@ def test_flushed_rows_survive_a_few_kills(tmp_path: Path, name: str) -> None:
     kill_repeatedly(tmp_path / name, 12)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["plain", "once"])
 def test_flushed_rows_survive_a_hundred_kills(tmp_path: Path, name: str) -> None:
     kill_repeatedly(tmp_path / name, 100)

@@ -244,7 +244,7 @@ def test_a_graph_with_her_gives_the_same_bits_in_every_placement(tmp_path: Path)
     assert len(digests) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_bit_flipping_is_learned_with_hindsight_and_not_without(tmp_path: Path) -> None:
     graph = tmp_path / "flip.yaml"
     graph.write_text(GRAPH)
