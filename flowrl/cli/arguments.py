@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping
+from typing import Any
 
 from flowrl.checks.check import CheckedGraph, check_placed
 from flowrl.checks.descriptions import EnvUse
@@ -36,14 +38,18 @@ def add_set(parser: ArgumentParser) -> None:
 
 
 def read_graph(
-    arguments: Namespace, envs: EnvUse = "make", has_hosts: bool = False
+    arguments: Namespace,
+    envs: EnvUse = "make",
+    has_hosts: bool = False,
+    additions: Mapping[str, Any] | None = None,
 ) -> CheckedGraph:
     """Load and check the graph. `envs` says whether envs are made to describe their spaces.
 
+    `additions` are what a file that extends the graph would say.
     With `has_hosts`, nodes that the placement puts on hosts may use devices that this machine lacks.
     """
     with stdout_to_stderr():
-        loaded = load_graph(arguments.graph, settings(arguments))
+        loaded = load_graph(arguments.graph, settings(arguments), additions)
         placement = getattr(arguments, "placement", None)
         return check_placed(loaded, placement, has_hosts, envs, can_fork())
 

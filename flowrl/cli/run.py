@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
+from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.cli import arguments as shared
@@ -26,6 +27,7 @@ from flowrl.runs.run import Run
 from flowrl.runs.run_names import existing_run_path
 
 BEGIN_PARAM = "begin_with"  # of learners that can continue a checkpoint
+WRITER = "saved_rows"  # the node of --save-rows
 
 
 def run_arguments(parser: ArgumentParser) -> None:
@@ -55,6 +57,13 @@ def run_arguments(parser: ArgumentParser) -> None:
     add_limits(parser)
     add_out(parser)
     parser.add_argument(
+        "--save-rows",
+        nargs=2,
+        metavar=("N", "FILE"),
+        help="write the N newest rows of the collector to a dataset, for `demos` nodes: an NPZ or HDF5 file (.h5), or "
+        "a Minari folder",
+    )
+    parser.add_argument(
         "--hash-tokens",
         action="store_true",
         help="write a hash of every token to the run's folder, for `flowrl diff RUN RUN`",
@@ -67,7 +76,10 @@ def run(arguments: Namespace) -> int:
     if arguments.begin_from is not None:
         arguments.sets += _begin_settings(arguments)
     rendezvous = rendezvous_of(arguments)
-    checked = shared.read_graph(arguments, has_hosts=rendezvous is not None).require_sound()
+    additions = None if arguments.save_rows is None else _saved_rows(arguments)
+    checked = shared.read_graph(
+        arguments, has_hosts=rendezvous is not None, additions=additions
+    ).require_sound()
     if not arguments.quiet:
         print_warnings(checked)
     if arguments.seeds is not None:
@@ -97,6 +109,10 @@ def _refuse_contradictions(arguments: Namespace) -> None:
     if arguments.table is not None:
         raise UsageError(
             "--table is for one run; of several seeds, flowrl plot and TensorBoard show the metrics"
+        )
+    if arguments.save_rows is not None:
+        raise UsageError(
+            "--save-rows is for one run, as all seeds would write the same file; start a run with --seed"
         )
     for_hosts = [name for name in ("listen", "launch") if getattr(arguments, name) is not None]
     if for_hosts:
@@ -147,3 +163,22 @@ def _begin_settings(arguments: Namespace) -> list[str]:
     if not able:
         raise UsageError(f"--from {run}: no learner of the graph has the parameter `{BEGIN_PARAM}`")
     return [f"{name}.{BEGIN_PARAM}={json.dumps(str(path.absolute()))}" for name in able]
+
+
+def _saved_rows(arguments: Namespace) -> dict[str, Any]:
+    """The node and the edge by which the graph also writes its collector's rows."""
+    rows, path = arguments.save_rows
+    try:
+        count = shared.count(rows)
+    except ArgumentTypeError as error:
+        raise UsageError(f"--save-rows: {error}; write it before the file") from error
+    graph = shared.load_written_graph(arguments)
+    collectors = [n for n in graph.nodes_of_role("collector") if "/" not in n]
+    if len(collectors) != 1:
+        found = f"{len(collectors)} collectors ({', '.join(collectors)})" if collectors else "none"
+        raise UsageError(
+            f"--save-rows writes the rows of the graph's collector, and it has {found}; extend the graph by a node "
+            f"`{WRITER}: {{type: npz_writer, path: {path}, rows: {count}}}`, and by an edge to it"
+        )
+    writer = {"type": "npz_writer", "path": path, "rows": count}
+    return {"nodes": {WRITER: writer}, "edges": [f"{collectors[0]} -> {WRITER}"]}

@@ -40,9 +40,18 @@ class LoadedGraph:
     incomplete: frozenset[str] = frozenset()  # nodes that may lack an edge because it has a problem
 
 
-def load_graph(source: str | Path, overrides: Mapping[str, str] | None = None) -> LoadedGraph:
-    """Read a graph by its file or bundled name; `overrides` are values as `--set` takes them."""
+def load_graph(
+    source: str | Path,
+    overrides: Mapping[str, str] | None = None,
+    additions: Mapping[str, Any] | None = None,
+) -> LoadedGraph:
+    """Read a graph by its file or bundled name.
+
+    `overrides` are values as `--set` takes them, and `additions` what a file that extends the graph would say.
+    """
     tree, name = read_tree(locate_graph(str(source))), _graph_name(Path(source))
+    if additions is not None:
+        tree = tree.extended_by(item_of(additions, SourceLocation(name)))
     return _load(tree, name, overrides or {}, tree.files[-1].parent)
 
 

@@ -70,6 +70,11 @@ class GraphSource:
     # Nodes that null removed, each with the files whose edges to it are removed, too.
     removed: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    def extended_by(self, over: YamlValue, *files: Path) -> GraphSource:
+        """This graph with another one laid over it, which is from these files."""
+        removed = {**self.removed, **_removed_nodes(self, over)}
+        return GraphSource(merge_graph(self.tree, over), (*self.files, *files), removed)
+
 
 def read_tree(path: Path) -> GraphSource:
     """Read a graph file and the files that it extends."""
@@ -98,9 +103,7 @@ def _merge_with_base(
         return GraphSource(tree, own)
     chain = (*above, *(path.resolve() for path in own))
     folders = (*(path.parent for path in own), Path())
-    under = _read_with_bases(_base_file(extends, folders, chain), chain)
-    removed = {**under.removed, **_removed_nodes(under, tree)}
-    return GraphSource(merge_graph(under.tree, tree), (*under.files, *own), removed)
+    return _read_with_bases(_base_file(extends, folders, chain), chain).extended_by(tree, *own)
 
 
 def _removed_nodes(under: GraphSource, over: YamlValue) -> dict[str, frozenset[str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flowrl.nodes.datasets import npz
 from flowrl.runs.run import Run
 from tests.cli.conftest import Called, one_line, process, write
 from tests.runs.test_run import SUMMARY
@@ -42,6 +43,42 @@ def test_json_prints_exactly_one_line(flowrl: Flowrl) -> None:
 
 def test_quiet_prints_nothing(flowrl: Flowrl) -> None:
     assert flowrl("run", "g.yaml", "--train-iters", "4", "--quiet") == (0, "", "")
+
+
+@pytest.mark.slow
+def test_save_rows_writes_the_newest_rows_and_changes_nothing_else(flowrl: Flowrl) -> None:
+    words = ("run", "cartpole_ppo", "--train-iters", "3", "--json", "--out")
+    plain = one_line(flowrl(*words, "a")[1])
+    saving = one_line(flowrl(*words, "b", "--save-rows", "300", "rows/new.npz")[1])
+    assert saving["digest"] == plain["digest"]
+    rows = npz.read(Path("rows/new.npz"))
+    assert len(rows) == 300
+    assert {"obs", "action", "reward", "last"} <= set(rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("cartpole_bc", "--save-rows", "9", "f"),
+            "collector, and it has none; extend the graph by",
+        ),
+        (
+            ("cartpole_dqn", "--save-rows", "f", "9"),
+            "'f' is not a whole number of 1 or more; write it",
+        ),
+        (
+            ("cartpole_dqn", "--save-rows", "9", "f", "--seeds", "2"),
+            "for one run, as all seeds would",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_saved_are_refused(
+    words: tuple[str, ...], message: str, flowrl: Flowrl
+) -> None:
+    status, out, err = flowrl("run", *words)
+    assert (status, out) == (2, "")
+    assert message in err
 
 
 def test_no_recover_reaches_the_run(flowrl: Flowrl, monkeypatch: pytest.MonkeyPatch) -> None:

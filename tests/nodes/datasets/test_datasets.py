@@ -95,6 +95,16 @@ def test_the_first_token_contains_all_rows_and_later_ones_none(tmp_path: Path) -
     assert DatasetReader(path=str(path), rows=2).fire()["action"].tolist() == [4, 5]
 
 
+def test_a_reader_that_continues_holds_no_rows_that_it_has_emitted(tmp_path: Path) -> None:
+    path = tmp_path / "demos.npz"
+    write(path, table(4, 5, 6))
+    first, continued = DatasetReader(path=str(path)), DatasetReader(path=str(path))
+    first.fire()
+    continued.load_state_dict(first.state_dict())
+    assert continued._table is None
+    assert len(continued.fire()) == 0
+
+
 def test_a_missing_file_is_refused_with_a_hint_how_to_write_one(tmp_path: Path) -> None:
     with pytest.raises(
         UnsoundError, match=r"the file '.*none.npz' does not exist; an npz_writer"
@@ -119,6 +129,10 @@ def empty(path: Path) -> None:
     np.savez(path)
 
 
+def without_rows(path: Path) -> None:
+    write(path, table())
+
+
 def text(path: Path) -> None:
     path.write_text("not a dataset")
 
@@ -135,6 +149,7 @@ def cut_off(path: Path) -> None:
         (uneven, "is not a table: its arrays differ in length"),
         (scalar, "is not a table"),
         (empty, "is not a table"),
+        (without_rows, "has no rows"),
         (text, "cannot be read: File is not a zip file"),
         (cut_off, "cannot be read"),
     ],
@@ -146,7 +161,7 @@ def test_an_invalid_file_is_refused(tmp_path: Path, spoil: Any, message: str) ->
     with pytest.raises(UnsoundError, match=message):
         describe(path)
     with pytest.raises(UnsoundError, match=message):
-        DatasetReader(path=str(path)).fire()
+        DatasetReader(path=str(path))
 
 
 def test_the_writer_writes_the_newest_rows(tmp_path: Path) -> None:

@@ -58,9 +58,8 @@ def with_value(name: str, row: int, value: float) -> Batch:
 def test_the_first_wrong_row_is_named(tmp_path: Path, rows: Batch, message: str) -> None:
     path = tmp_path / "demos.npz"
     write(path, rows)
-    reader = DatasetReader(path=str(path), env=Gymnasium(id="CartPole-v1"))
     with pytest.raises(UnsoundError, match=re.escape(f"'{path}': the column {message}")):
-        reader.fire()
+        DatasetReader(path=str(path), env=Gymnasium(id="CartPole-v1"))
 
 
 def test_choices_are_within_their_bounds_and_real_actions_are_finite(tmp_path: Path) -> None:
@@ -92,17 +91,16 @@ def test_without_an_env_numbers_are_finite(tmp_path: Path) -> None:
     assert DatasetReader(path=str(path)).fire()["action"].max() == 7
     write(path, with_value("obs", 3, np.nan))
     with pytest.raises(UnsoundError, match="in row 3; expected finite numbers"):
-        DatasetReader(path=str(path)).fire()
+        DatasetReader(path=str(path))
 
 
-def test_a_run_does_not_learn_from_impossible_actions(
-    tmp_path: Path,
-) -> None:
+def test_impossible_actions_end_a_run_before_its_first_step(tmp_path: Path) -> None:
     rows = table(40, action=np.full(40, 7), truncated=np.zeros(40, np.bool_))
     write(tmp_path / "bad.npz", rows)
     graph = flowrl.load("cartpole_dqn_demos", {"demos.path": str(tmp_path / "bad.npz")})
     with pytest.raises(NodeError, match=r"node 'demos'.*'action' has 7 in row 0; expected 0 to 1"):
         graph.run(train_iters=1, out=tmp_path / "run", quiet=True)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] == 0
 
 
 @pytest.mark.parametrize(
