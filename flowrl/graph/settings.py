@@ -30,6 +30,15 @@ def graph_settings(graph: Graph) -> dict[str, Setting]:
     return found
 
 
+def policy_settings(graph: Graph) -> dict[str, Setting]:
+    """The settings of each learner's policy, such as `learner.policy.lr`, also of one that the graph has in a section."""
+    found: dict[str, Setting] = {}
+    for name in graph.nodes_of_role("learner"):
+        policy = written_params(graph.nodes[name].config).get("policy")
+        found |= _flat(f"{name}.policy", policy) if policy else {}
+    return found
+
+
 def _sections_used(spec: NodeSpec) -> dict[str, str]:
     """The parameters that the node takes unchanged from a section at the top, with the section's name."""
     parts = part_fields(type(spec.config))

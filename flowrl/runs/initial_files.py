@@ -9,6 +9,7 @@ from flowrl.core.context import instance_key
 from flowrl.graph.expand import expand, parameter_lines
 from flowrl.graph.model import Graph
 from flowrl.graph.param_reader import written_params
+from flowrl.graph.settings import policy_settings
 from flowrl.graph.yaml_text import flow_text
 from flowrl.machine.environment import environment, library_versions
 from flowrl.render.dot import graph_dot_text
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 def write_initial_files(run: Run, folder: RunFolder) -> None:
     """Write what is known before a node is made. A run that continues in its folder has logs of its nodes already."""
-    policy = {k: v for k, v in run.settings.items() if k.startswith("policy.")}
-    folder.facts = {"libraries": library_versions(), "settings": policy}
+    folder.facts = {"libraries": library_versions(), "settings": policy_settings(run.graph)}
     folder.write_text("graph.yaml", expand(run.graph))
     folder.write_text("graph.dot", graph_dot_text(run.checked))
     write_environment(run, folder)

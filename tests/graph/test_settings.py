@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from flowrl.api import load
 from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.model import Graph
-from flowrl.graph.settings import graph_settings
+from flowrl.graph.settings import graph_settings, policy_settings
 
 
 def graph(name: str, **changes: object) -> Graph:
@@ -43,3 +45,12 @@ def test_every_setting_can_be_set(name: str) -> None:
 def test_every_setting_is_a_plain_value(name: str) -> None:
     for key, value in graph_settings(graph(name)).items():
         assert isinstance(value, bool | int | float | str), key
+
+
+def test_the_settings_of_policies_are_those_of_the_resolved_graph(tmp_path: Path) -> None:
+    """A run continues with its resolved graph, which has no sections, and its checkpoints stay the same."""
+    resolved = tmp_path / "resolved.yaml"
+    resolved.write_text(load("cartpole_dqn").expand())
+    found = policy_settings(graph("cartpole_dqn"))
+    assert found["learner.policy.lr"] == 0.002
+    assert policy_settings(graph(str(resolved))) == found
