@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from flowrl.checks.dependency_graph import DependencyGraph
@@ -64,19 +64,31 @@ def exclusive_services(graph: Graph) -> dict[str, list[str]]:
     They do not fire, and are called only by the node or by its other exclusive services.
     """
     order = services_before_clients(graph)
+    clients = _clients_of_services(graph, order)
+    return {name: _called_only_by({name}, clients) for name in order}
+
+
+def exclusive_services_of(graph: Graph, nodes: Collection[str]) -> list[str]:
+    """Return the services that do not fire, and are called only by these nodes or by other such services."""
+    clients = _clients_of_services(graph, services_before_clients(graph))
+    return _called_only_by(nodes, clients)
+
+
+def _clients_of_services(graph: Graph, order: Sequence[str]) -> dict[str, set[str]]:
+    """Return the clients of each service that does not fire; services come before those that they call."""
     clients: dict[str, set[str]] = {}
     for edge in link_edges(graph):
         clients.setdefault(edge.source.node, set()).add(edge.to.node)
-    # clients come before the services that they call
-    called = [name for name in reversed(order) if name in clients and not graph.nodes[name].fires]
-    owned = {}
-    for name in order:
-        found = {name}
-        for service in called:
-            if clients[service] <= found:
-                found.add(service)
-        owned[name] = [n for n in reversed(called) if n in found - {name}]
-    return owned
+    services = [n for n in reversed(order) if n in clients and not graph.nodes[n].fires]
+    return {name: clients[name] for name in services}
+
+
+def _called_only_by(nodes: Collection[str], clients: Mapping[str, set[str]]) -> list[str]:
+    found = set(nodes)
+    for service, callers in clients.items():
+        if callers <= found:
+            found.add(service)
+    return [name for name in reversed([*clients]) if name in found and name not in nodes]
 
 
 def services_before_clients(graph: Graph) -> list[str]:

@@ -111,10 +111,10 @@ def replay_arguments(parser: ArgumentParser) -> None:
         help="a tape of `flowrl record`, or a crash file of a failed run's folder",
     )
     parser.add_argument(
-        "node",
-        nargs="?",
+        "nodes",
+        nargs="*",
         metavar="NODE",
-        help="the node, or replica, that is run against the tape; without it, the tape is described",
+        help="the node, or replica, that is run against the tape, or several; without one, the tape is described",
     )
     parser.add_argument("--pdb", action="store_true", help="stop in the debugger where it fails")
 
@@ -124,7 +124,7 @@ def replay(arguments: Namespace) -> int:
 
     if is_tape(Path(arguments.file)):
         return _replay_tape(arguments)
-    if arguments.node is not None:
+    if arguments.nodes:
         raise UsageError(f"{arguments.file}: is no tape, so NODE has no meaning; leave it out")
     return _replay_crash_file(arguments)
 
@@ -132,22 +132,22 @@ def replay(arguments: Namespace) -> int:
 def _replay_tape(arguments: Namespace) -> int:
     """Describe a tape, or run a node against it. The status is 1 if it gave something else than what was recorded."""
     from flowrl.runs.tape_file import Tape
-    from flowrl.runs.tape_replay import replay_node, tape_text, version_notes
+    from flowrl.runs.tape_replay import replay_part, tape_text, version_notes
 
     tape = Tape(Path(arguments.file))
     if tape.facts.firing is not None:
-        if arguments.node is not None:
+        if arguments.nodes:
             raise UsageError(
                 f"{tape.path}: is of one failed firing, so NODE has no meaning; leave it out"
             )
         return _fire_again(arguments, tape)
-    if arguments.node is None:
+    if not arguments.nodes:
         print(tape_text(tape))
         return 0
     for note in version_notes(tape):
         print(note, file=sys.stderr)
     with showing_failures(arguments.pdb):
-        result = replay_node(tape, arguments.node)
+        result = replay_part(tape, arguments.nodes)
     print(result)
     return 1 if result.difference else 0
 

@@ -31,7 +31,7 @@ def graph_settings(graph: Graph) -> dict[str, Setting]:
 
 
 def policy_settings(graph: Graph) -> dict[str, Setting]:
-    """The settings of each learner's policy, such as `learner.policy.lr`, also of one that the graph has in a section."""
+    """The settings of each learner's policy, such as `learner.policy.lr`, also if the graph has them in a section."""
     found: dict[str, Setting] = {}
     for name in graph.nodes_of_role("learner"):
         policy = written_params(graph.nodes[name].config).get("policy")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from flowrl.checks.ordering import exclusive_services
+from flowrl.checks.ordering import exclusive_services_of
 from flowrl.core.context import instance_key
 from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.graph.expand import expand
@@ -132,12 +132,13 @@ def replayable_nodes(graph: Graph, inputs: Iterable[str]) -> list[str]:
 
 def needed_parts(graph: Graph, inputs: Iterable[str], parts: Parts) -> Parts:
     """Return the parts of a snapshot with which the nodes that can be replayed begin."""
-    keys = set()
-    services = exclusive_services(graph)
-    for name in replayable_nodes(graph, inputs):
-        for owner in (name, *services[name]):
-            replicas = range(graph.nodes[owner].replicas)
-            keys |= {node_key(instance_key(owner, replica)) for replica in replicas}
+    names = replayable_nodes(graph, inputs)
+    keys = {
+        node_key(instance_key(owner, replica))
+        for owner in (*names, *exclusive_services_of(graph, names))
+        for replica in range(graph.nodes[owner].replicas)
+    }
+    for name in names:
         for edge in graph.edges:
             if edge.to.node == name and edge.kind == "stream":
                 keys |= {edge_key(edge.to, pair) for pair in replica_pairs_of(graph, edge)}

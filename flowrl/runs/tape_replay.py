@@ -1,14 +1,15 @@
-"""Shows what is on a tape, and replays one node against it, in this process."""
+"""Shows what is on a tape, and replays nodes against it, in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.checks.lossy_edges import may_lack_tokens_anywhere
-from flowrl.checks.ordering import exclusive_services
+from flowrl.checks.ordering import exclusive_services_of
 from flowrl.core.batch import Batch
 from flowrl.core.context import instance_key
 from flowrl.core.errors import NodeError, RunError, UsageError, spelling_hint
@@ -16,15 +17,18 @@ from flowrl.core.project_modules import importable_modules
 from flowrl.core.state import State
 from flowrl.core.wording import count_text, size_text
 from flowrl.graph.loading import load_text
-from flowrl.graph.model import Graph, link_edges
+from flowrl.graph.model import Edge, Graph, link_edges
+from flowrl.graph.replica_pairs import replica_pairs_of
 from flowrl.machine.environment import library_versions
 from flowrl.machine.numerics import reset_numerics, settled_numerics
 from flowrl.runs.recording import replayable_nodes
 from flowrl.runs.tape_file import PairTokens, Tape
 from flowrl.runs.token_file import named_pairs
 from flowrl.runs.top import table_lines
+from flowrl.runtime.edge_factory import Replica
 from flowrl.runtime.instance import RAISED
 from flowrl.runtime.node_replay import NodeReplay, ReplayDiffers
+from flowrl.runtime.snapshot import node_key
 from flowrl.runtime.token_contents import decode_token
 
 MAX_COLUMNS = 6  # of a token, in the list of edges
@@ -32,44 +36,49 @@ WIDTH = 1000  # names of edges are not shortened
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayResult:
-    """What a replay of an instance gave."""
+class ReplayedInstance:
+    """How often an instance was fired in a replay."""
 
     instance: str
     first_firing: int
     firings: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.instance}: {count_text(self.firings, 'firing')}, from {self.first_firing:,} on"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What a replay of a node, or of several, gave beside what was recorded."""
+
+    instances: tuple[ReplayedInstance, ...]
     equal: dict[str, int]  # the tokens and versions that were equal, by edge
     difference: str  # the first one; empty if there is none
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.instance}: {count_text(self.firings, 'firing')}, from {self.first_firing:,} on"
-        ]
+        lines = [str(instance) for instance in self.instances]
         lines += [f"  {edge}: {n:,} equal" for edge, n in self.equal.items()]
         if self.difference:
             lines.append(f"  {self.difference}")
         elif not self.equal:
-            lines.append("  none of its outputs was recorded, so there is nothing to compare")
+            has = "none of its outputs was" if len(self.instances) == 1 else "no output was"
+            lines.append(f"  {has} recorded, so there is nothing to compare")
         return "\n".join(lines)
 
 
-def replay_node(tape: Tape, word: str) -> ReplayResult:
-    """Fire an instance with the tokens of a tape, and compare its outputs with those that were recorded."""
+def replay_part(tape: Tape, words: Collection[str]) -> ReplayResult:
+    """Fire some instances with the tokens of a tape, and compare their outputs with those that were recorded."""
     graph = _read_graph(tape)
-    name, replica = _find_instance(graph, word)
-    _require_replayable(tape, graph, name)
+    own = list(dict.fromkeys(_find_instance(graph, word) for word in words))
+    _require_replayable(tape, graph, own)
     with settled_numerics(graph.torch_threads), importable_modules(graph.folders):
         checked = _checked(tape, graph)
-        _refuse_uncertain_inputs(checked, name)
+        _refuse_uncertain_inputs(checked, {name for name, _ in own})
+        facts = tape.facts
         replay = NodeReplay(
-            checked,
-            tape.facts.seed,
-            name,
-            replica,
-            tape.tokens_of,
-            tape.facts.rounds,
-            tape.parts,
-            tape.train_iters,
+            checked, facts.seed, own, tape.tokens_of, facts.rounds, tape.parts, tape.train_iters
         )
         reset_numerics(graph.torch_threads)  # modules that the node imported may have changed it
         difference = ""
@@ -79,9 +88,11 @@ def replay_node(tape: Tape, word: str) -> ReplayResult:
             difference = str(found)
         finally:
             replay.close()
-    key, equal = replay.instance.key, replay.comparison.equal
-    firings = replay.instance.fired - replay.first_firing
-    return ReplayResult(key, replay.first_firing, firings, dict(equal), difference)
+    instances = []
+    for instance in replay.instances.all():
+        first = replay.first_firings[instance.key]
+        instances.append(ReplayedInstance(instance.key, first, instance.fired - first))
+    return ReplayResult(tuple(instances), dict(replay.comparison.equal), difference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,8 @@ def fire_again(tape: Tape) -> RefiredResult:
     graph = _read_graph(tape)
     name, replica = _find_instance(graph, str(firing["instance"]))
     with settled_numerics(graph.torch_threads), importable_modules(graph.folders):
-        replay = NodeReplay(_checked(tape, graph), tape.facts.seed, name, replica, tape.tokens_of)
+        own = [(name, replica)]
+        replay = NodeReplay(_checked(tape, graph), tape.facts.seed, own, tape.tokens_of)
         reset_numerics(graph.torch_threads)
         try:
             replay.fire_again(tape.facts.rounds, tape.parts, tape.inputs)
@@ -216,35 +228,70 @@ def _find_instance(graph: Graph, word: str) -> tuple[str, int]:
     raise UsageError(f"{word}: there is no such node; {spelling_hint(word, instances)}")
 
 
-def _require_replayable(tape: Tape, graph: Graph, name: str) -> None:
-    missing = [
-        str(edge.to)
-        for edge in graph.edges_into(name)
-        if edge.kind != "link" and str(edge.to) not in tape.facts.inputs
-    ]
-    if missing:
-        raise UsageError(
-            f"{tape.path}: '{name}' also reads {', '.join(missing)}, which the tape does not have; record all edges of "
-            f"the node: flowrl record GRAPH {name}"
-        )
-    if graph.nodes[name].is_group:
-        raise UsageError(
-            f"{tape.path}: the replicas of '{name}' exchange values while they fire, which the tape does not have; "
-            "record and replay the graph with one replica of it"
-        )
-    own = {name, *exclusive_services(graph)[name]}
+def _require_replayable(tape: Tape, graph: Graph, own: Sequence[Replica]) -> None:
+    """Refuse a part of a graph of which the tape lacks inputs or states."""
+    names = {name for name, _ in own}
+    missing = {
+        name: [
+            str(edge.to)
+            for edge in graph.edges_into(name)
+            if edge.kind != "link"
+            and str(edge.to) not in tape.facts.inputs
+            and not _is_within(graph, edge, replica, own)
+        ]
+        for name, replica in own
+    }
+    for name, inputs in missing.items():
+        if inputs:
+            raise UsageError(
+                f"{tape.path}: '{name}' also reads {', '.join(inputs)}, which the tape does not have; record all edges "
+                f"of the node (flowrl record GRAPH {name}), or replay it with the nodes from which these edges come"
+            )
+    for name in names:
+        if graph.nodes[name].is_group:
+            raise UsageError(
+                f"{tape.path}: the replicas of '{name}' exchange values while they fire, which the tape does not have; "
+                "record and replay the graph with one replica of it"
+            )
+    services = exclusive_services_of(graph, names)
+    _require_own_services(tape, graph, {*names, *services})
+    if tape.facts.rounds:
+        _require_states(tape, own, services)
+
+
+def _is_within(graph: Graph, edge: Edge, replica: int, own: Sequence[Replica]) -> bool:
+    """Return whether all that comes to a replica over an edge comes from the replayed instances."""
+    pairs = [pair for pair in replica_pairs_of(graph, edge) if pair[2] == replica]
+    return all((edge.sources[number].node, source) in own for number, source, _ in pairs)
+
+
+def _require_own_services(tape: Tape, graph: Graph, own: Collection[str]) -> None:
     for edge in link_edges(graph):
         if edge.to.node in own and edge.source.node not in own:
             raise UsageError(
-                f"{tape.path}: '{name}' calls '{edge.source.node}', which other nodes call or which fires itself, so a "
-                "replay does not know its state"
+                f"{tape.path}: '{edge.to.node}' calls '{edge.source.node}', which other nodes call or which fires "
+                "itself, so a replay does not know its state; replay these nodes, too"
             )
 
 
-def _refuse_uncertain_inputs(checked: CheckedGraph, name: str) -> None:
-    merged = [str(e.to) for e in checked.graph.edges_into(name) if e.merge == "any"]
-    if name in may_lack_tokens_anywhere(checked.program) or merged:
-        raise UsageError(
-            f"{name}: which tokens it took when depended on the time (`merge: any`, `when_full: drop_oldest`, or nodes "
-            "that fire on any input), and the tape does not say it; only other nodes can be replayed"
-        )
+def _require_states(tape: Tape, own: Sequence[Replica], services: Sequence[str]) -> None:
+    """Refuse nodes whose states at the snapshot are not on the tape."""
+    replicas = {replica for _, replica in own}
+    for name, replica in (*own, *product(services, replicas)):
+        key = instance_key(name, replica)
+        if node_key(key) not in tape.parts:
+            raise UsageError(
+                f"{tape.path}: it begins with a snapshot, and does not have the state of '{key}' there; record all "
+                f"edges of the node (flowrl record RUN {name}), or record from the beginning (--at 0)"
+            )
+
+
+def _refuse_uncertain_inputs(checked: CheckedGraph, names: Collection[str]) -> None:
+    lacking = may_lack_tokens_anywhere(checked.program)
+    for name in sorted(names):
+        merged = [str(e.to) for e in checked.graph.edges_into(name) if e.merge == "any"]
+        if name in lacking or merged:
+            raise UsageError(
+                f"{name}: which tokens it took when depended on the time (`merge: any`, `when_full: drop_oldest`, or "
+                "nodes that fire on any input), and the tape does not say it; only other nodes can be replayed"
+            )

@@ -1,7 +1,8 @@
-"""Fires one instance alone with the tokens that were recorded, and compares what it gives with what was recorded.
+"""Fires a part of a graph with the tokens that were recorded, and compares what it gives with what was recorded.
 
-The site of a replay has this instance and the services that it calls. As on one of several sites, the scheduler leaves
-out all other firings. What would come from other sites comes from the recording, and what would go to them is compared.
+The site of a replay has the instances of this part, often only one, and the services that they call. As on one of
+several sites, the scheduler leaves out all other firings. What would come from other sites comes from the recording,
+and what would go to them is compared. What goes from one of the instances to another is passed on, and compared, too.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.checks.ordering import exclusive_services
+from flowrl.checks.ordering import exclusive_services_of
 from flowrl.core.context import Record
 from flowrl.core.state import State
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
-from flowrl.runtime.edge_factory import EdgeFactory, Versions
+from flowrl.runtime.edge_factory import EdgeFactory, Replica, Versions
 from flowrl.runtime.half_precision import EdgeRounding
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.records import FailureRecord, RecordSource
@@ -109,8 +111,8 @@ class RecordedInput(AwaitedQueue):
             self.append(decode_token(self._recorded.take(self._pair).content))
 
 
-class ComparedOutput(deque[Token]):
-    """A queue to another instance: what is pushed is compared with what was recorded, and not kept."""
+class ComparedQueue(deque[Token]):
+    """A queue into an instance of the replay, or out of it: what is pushed is compared with what was recorded."""
 
     def __init__(
         self,
@@ -119,12 +121,20 @@ class ComparedOutput(deque[Token]):
         recorded: RecordedTokens,
         pair: int,
         comparison: Comparison,
+        tokens: Collection[Token] | None = None,
     ) -> None:
-        super().__init__()
+        """`tokens` are there already; None if the consumer is not replayed, so that nothing is kept."""
+        super().__init__(tokens or ())
+        self._keeps = tokens is not None
         self._edge, self._position, self._recorded = edge, position, recorded
         self._pair, self._comparison = pair, comparison
 
     def append(self, token: Token) -> None:
+        self._compare(token)
+        if self._keeps:
+            super().append(token)
+
+    def _compare(self, token: Token) -> None:
         if self._pair not in self._recorded or self._recorded.peek(self._pair) is None:
             return  # the edge was not recorded, or not so long
         recorded = self._recorded.take(self._pair)
@@ -191,21 +201,20 @@ class RecordedState:
 
 
 class ReplayEdgeFactory(EdgeFactory):
-    """The edge factory of a site with one instance and the services that it calls."""
+    """The edge factory of a site with some instances and the services that only they call."""
 
     def __init__(
         self,
         checked: CheckedGraph,
-        node: str,
-        replica: int,
+        own: Collection[Replica],
         recorded: RecordedTokens,
         comparison: Comparison,
     ) -> None:
         super().__init__(checked)
         self.position: Callable[[], Position] = lambda: ()  # of the current firing
         self.compared_versions: list[tuple[ComparedVersions, StateVersions]] = []
-        names = (node, *exclusive_services(checked.graph)[node])
-        self._local = {(name, replica) for name in names}
+        services = exclusive_services_of(checked.graph, {node for node, _ in own})
+        self._local = {*own, *product(services, {replica for _, replica in own})}
         self._state_inputs: dict[tuple[PortRef, int], Take] = {}
         self._recorded, self._comparison = recorded, comparison
         self._numbers: PairNumbers = pair_numbers(checked.graph)
@@ -219,15 +228,18 @@ class ReplayEdgeFactory(EdgeFactory):
             produces = self.is_local(edge.sources[pair[0]].node, pair[1])
             consumes = self.is_local(edge.to.node, pair[2])
             number = self._numbers[edge.to, pair]
-            if produces and consumes:
-                queues[pair] = self._local_queue(edge)
-            elif consumes:
-                tokens = self._initial_tokens(edge)
-                queues[pair] = RecordedInput(tokens, self._recorded, number)
-            elif produces:
-                queues[pair] = ComparedOutput(
-                    str(edge), lambda: self.position(), self._recorded, number, self._comparison
+            tokens = self._initial_tokens(edge) if consumes else None
+            if produces:
+                queues[pair] = ComparedQueue(
+                    str(edge),
+                    lambda: self.position(),
+                    self._recorded,
+                    number,
+                    self._comparison,
+                    tokens,
                 )
+            elif tokens is not None:
+                queues[pair] = RecordedInput(tokens, self._recorded, number)
         return queues
 
     def state_input(self, edge: Edge, replica: int, versions: Versions) -> Take:
@@ -263,21 +275,20 @@ class ReplayEdgeFactory(EdgeFactory):
                 str(edge), self._recorded, number, self._comparison, self.rounding(edge)
             )
             for number in numbers
-            if number in self._recorded and not self.is_local(edge.to.node, 0)
+            if number in self._recorded
         ]
         self.compared_versions += [(one, versions) for one in found]
         return found
 
 
 class NodeReplay(Scheduler):
-    """Fires one instance for as long as its recorded tokens last."""
+    """Fires some instances for as long as their recorded tokens last."""
 
     def __init__(
         self,
         checked: CheckedGraph,
         seed: int,
-        node: str,
-        replica: int,
+        own: Collection[Replica],
         tokens_of: Callable[[int], Iterator[TokenHash]],
         after_rounds: int = 0,
         parts: Parts = MappingProxyType({}),
@@ -288,23 +299,23 @@ class NodeReplay(Scheduler):
         It ended with the train iteration `last_iteration` of the first learner, if that is known.
         """
         self.comparison = Comparison()
-        numbers = pair_numbers(checked.graph)
+        self._outputs: dict[int, str] = {}  # the edges by the numbers of their replica pairs
+        inputs = []
         by_edge = {edge.to: edge for edge in checked.graph.edges}
-        own = node, replica
-        inputs = [n for (to, pair), n in numbers.items() if (to.node, pair[2]) == own]
-        self._outputs = {  # the edges by the numbers of their replica pairs
-            number: str(by_edge[to])
-            for (to, pair), number in numbers.items()
-            if (by_edge[to].sources[pair[0]].node, pair[1]) == own and number not in inputs
-        }
+        for (to, pair), number in pair_numbers(checked.graph).items():
+            if (by_edge[to].sources[pair[0]].node, pair[1]) in own:
+                self._outputs[number] = str(by_edge[to])
+            elif (to.node, pair[2]) in own:
+                inputs.append(number)
         self._recorded = RecordedTokens(tokens_of, [*inputs, *self._outputs])
-        edges = ReplayEdgeFactory(checked, node, replica, self._recorded, self.comparison)
+        edges = ReplayEdgeFactory(checked, own, self._recorded, self.comparison)
         super().__init__(checked, seed, edges)
         edges.position = lambda: self.current_position
         self._compared_versions = edges.compared_versions
-        self._last_iteration = last_iteration
-        self.instance: Instance = self.instances.by_node[node][0]
-        self.first_firing = 0
+        self._last_iteration, self._has_last_iteration = last_iteration, False
+        learners = {node for node, _ in own} & {checked.graph.first_learner}
+        self._ends_with_iteration = bool(learners) and last_iteration is not None
+        self.first_firings: dict[str, int] = {}  # by instance
         if after_rounds:
             self.begin_after(after_rounds, parts)
 
@@ -321,38 +332,43 @@ class NodeReplay(Scheduler):
                 )
 
     def fire_again(self, rounds: int, parts: Parts, inputs: Mapping[str, Any]) -> None:
-        """Fire once with these inputs, in the round after so many, with the parts of the node and of its services.
+        """Fire the only instance once with these inputs, in the round after so many, with its part and its services'.
 
         Without parts, the node is as it is made. An error that it raises is passed on.
         """
+        [instance] = self.instances.all()
         self.site.rounds, self.site.position_prefix = rounds, (rounds,)
         self._enter_phase(self._remaining_phases())
         if parts:
             for key, load in self.instances.service_loaders():
                 load(parts[node_key(key)])
-            load_instance(self.instance, parts[node_key(self.instance.key)].state_dict())
-        self.instance.fire_with(inputs)
+            load_instance(instance, parts[node_key(instance.key)].state_dict())
+        instance.fire_with(inputs)
 
     # hooks of the scheduler
 
     def before_first_round(self) -> None:
-        self.first_firing = self.instance.fired
+        self.first_firings = {instance.key: instance.fired for instance in self.instances.all()}
         for compared, versions in self._compared_versions:
             compared.compare(versions.newest())
 
     def before_round(self) -> None:
-        if self._recorded.is_over:
+        if self._recorded.is_over and not self._ends_with_iteration:
             raise EndOfRecording
 
     def after_firing(self) -> None:
         return None
 
     def after_iteration(self, learner: Instance) -> None:
+        """End with the last iteration, unless its round went on: then other instances have outputs after it."""
         if learner.key == self.graph.first_learner and learner.fired == self._last_iteration:
-            raise EndOfRecording
+            self._has_last_iteration = True
+            if not any(map(self._recorded.next_with_content, self._outputs)):
+                raise EndOfRecording
 
     def after_round(self, warm_up: bool) -> None:
-        return None
+        if self._has_last_iteration:
+            raise EndOfRecording
 
     def end_without_rounds(self) -> None:
         raise EndOfRecording

@@ -32,6 +32,25 @@ def test_a_node_is_recorded_and_replayed(flowrl: Flowrl, folder: Path) -> None:
     )
 
 
+def test_several_nodes_are_replayed_together(flowrl: Flowrl, folder: Path) -> None:
+    flowrl("record", "g.yaml", "e", "--train-iters", "5", "-o", "t", "--quiet")
+    status, _, error = flowrl("replay", "t", "l")
+    assert (status, error) == (
+        2,
+        "flowrl: t: 'l' also reads l.data, which the tape does not have; record all edges of the node (flowrl record "
+        "GRAPH l), or replay it with the nodes from which these edges come\n",
+    )
+    status, out, _ = flowrl("replay", "t", "c", "l")
+    assert (status, out.splitlines()) == (
+        0,
+        [
+            "c: 5 firings, from 0 on",
+            "l: 5 firings, from 0 on",
+            "  l.weights -> e.weights: 2 equal",
+        ],
+    )
+
+
 def test_a_run_is_recorded_from_its_beginning(flowrl: Flowrl, folder: Path) -> None:
     flowrl("run", "g.yaml", "--train-iters", "5", "--out", "r", "--quiet")
     status, out, _ = flowrl("record", "r", "l", "-o", "t", "--out", "s", "--quiet")

@@ -23,7 +23,7 @@ from flowrl.runs.repeated_run import repeated_run
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.tape_file import FORMAT, FRAME, Tape
-from flowrl.runs.tape_replay import replay_node, tape_text
+from flowrl.runs.tape_replay import replay_part, tape_text
 from tests.toys.toy_runs import toy_graph
 
 SHIFT = 0  # what `Shifted` adds in the process of the test
@@ -99,10 +99,10 @@ def test_tapes_are_equal_in_every_placement_and_recording_changes_no_bits(tmp_pa
 
 def test_each_node_gives_the_recorded_tokens_again(tmp_path: Path) -> None:
     record(tmp_path / "r")
-    found = {name: replay_node(tape(tmp_path / "r"), name) for name in ALL}
+    found = {name: replay_part(tape(tmp_path / "r"), [name]) for name in ALL}
     assert [result.difference for result in found.values()] == [""] * len(ALL)
     assert found["c"].equal == {"c.data -> x.data": 9}
-    assert found["x"].firings == found["b"].firings == 9
+    assert [found[name].instances[0].firings for name in "xb"] == [9, 9]
     assert found["b"].equal == {"b.batches -> l.data": 14}
     assert found["l"].equal == {
         **{"l.priorities -> b.priorities": 13, "l.weights -> c.weights": 6},
@@ -114,12 +114,67 @@ def test_each_node_gives_the_recorded_tokens_again(tmp_path: Path) -> None:
     )
 
 
+def test_a_part_of_a_graph_is_replayed_with_the_edges_that_lead_into_it(tmp_path: Path) -> None:
+    """What goes from one of its nodes to another needs no recording, and is compared where there is one."""
+    record(tmp_path / "outer", "x.data", "c.weights")
+    result = replay_part(tape(tmp_path / "outer"), ["x", "b", "l"])
+    assert (result.difference, result.equal) == ("", {"l.weights -> c.weights": 6})
+    assert [(one.instance, one.firings) for one in result.instances] == [
+        *[("x", 9), ("l", 13), ("b", 9)]
+    ]
+    record(tmp_path / "all")
+    result = replay_part(tape(tmp_path / "all"), ALL)
+    assert (result.difference, result.equal) == (
+        "",
+        {
+            **{"c.data -> x.data": 9, "x.out -> b.data": 9, "b.batches -> l.data": 14},
+            **{"l.priorities -> b.priorities": 13, "l.weights -> c.weights": 6},
+            **{"l.weights -> e.weights": 3, "e.data -> d.data": 3},
+        },
+    )
+
+
+def test_a_part_that_differs_within_is_found_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path / "r", "x.data", "c.weights")
+    monkeypatch.setattr(f"{__name__}.SHIFT", 1)
+    result = replay_part(tape(tmp_path / "r"), ["x", "b", "l"])
+    assert result.difference.startswith(
+        "version 4 of l.weights -> c.weights differs from the recorded one: "
+    )
+
+
+def test_a_part_ends_with_the_round_in_which_the_recording_ended(tmp_path: Path) -> None:
+    """`z` fires after the last train iteration."""
+    nodes = {"c": "Source", "l": "Learner", "z": f"{__name__}:Shifted", "d": "Drain"}
+    record(tmp_path / "r", "z", "d", data=toy_graph(nodes, ["c -> l", "c -> z -> d"]), rounds=3)
+    result = replay_part(tape(tmp_path / "r"), ["c", "l", "z"])
+    assert (result.difference, result.equal["z.out -> d.data"]) == ("", 3)
+
+
+def test_a_part_is_replayed_from_a_snapshot(tmp_path: Path) -> None:
+    checked = check(load_data(graph(snapshots={"every_rounds": 4}))).require_sound()
+    Run(checked, limits=Limits(train_iters=5), out=tmp_path / "run").run()
+    repeated = repeated_run(tmp_path / "run", 4, Limits(train_iters=13), out=tmp_path / "again")
+    repeated.recording = Recording(find_inputs(repeated.graph, ["b", "l", "e.weights"]))
+    repeated.run()
+    result = replay_part(tape(tmp_path / "again"), ["b", "l", "e"])
+    assert result.difference == ""
+    assert [one.first_firing > 0 for one in result.instances] == [True, True, True]
+    assert result.equal["l.priorities -> b.priorities"] > 3
+    with pytest.raises(
+        UsageError, match="begins with a snapshot, and does not have the state of 'x'"
+    ):
+        replay_part(tape(tmp_path / "again"), ["c", "x", "b", "l"])
+
+
 def test_replicas_are_replayed_one_by_one(tmp_path: Path) -> None:
     data = graph()
     data["nodes"] |= {"c": {**data["nodes"]["c"], "replicas": 2}}
     record(tmp_path / "r", data=data)
     for name in ("c", "c#1"):
-        result = replay_node(tape(tmp_path / "r"), name)
+        result = replay_part(tape(tmp_path / "r"), [name])
         assert (result.difference, list(result.equal.values())) == ("", [9])
 
 
@@ -138,15 +193,15 @@ def test_a_run_is_repeated_from_a_snapshot_or_the_beginning(
     begin = tape(tmp_path / "again").facts.rounds
     assert begin == (0 if rounds == 0 else 4)
     for name in ALL:
-        result = replay_node(tape(tmp_path / "again"), name)
+        result = replay_part(tape(tmp_path / "again"), [name])
         assert result.difference == ""
-        assert result.first_firing > 0 or begin == 0 or name in ("e", "d")
+        assert result.instances[0].first_firing > 0 or begin == 0 or name in ("e", "d")
 
 
 def test_the_first_difference_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path / "r")
     monkeypatch.setattr(f"{__name__}.SHIFT", 1)
-    result = replay_node(tape(tmp_path / "r"), "x")
+    result = replay_part(tape(tmp_path / "r"), ["x"])
     assert result.equal == {"x.out -> b.data": 3}
     assert result.difference == (
         "token 3, from firing 3 (round 3), of x.out -> b.data differs from the recorded one: column 'n', row 1: "
@@ -183,9 +238,9 @@ def test_what_cannot_be_replayed_is_said(tmp_path: Path) -> None:
     record(tmp_path / "r", "b.data")
     assert replayable_nodes(checked.graph, ["b.data"]) == []
     with pytest.raises(UsageError, match=r"'b' also reads b\.priorities, which the tape does not"):
-        replay_node(tape(tmp_path / "r"), "b")
+        replay_part(tape(tmp_path / "r"), ["b"])
     with pytest.raises(UsageError, match="q: there is no such node; known: b, c, d, e, l, x"):
-        replay_node(tape(tmp_path / "r"), "q")
+        replay_part(tape(tmp_path / "r"), ["q"])
 
 
 def test_a_group_is_recorded_and_not_replayed(tmp_path: Path) -> None:
@@ -194,11 +249,11 @@ def test_a_group_is_recorded_and_not_replayed(tmp_path: Path) -> None:
         ["c -> w -> l"],
     )
     record(tmp_path / "r", "w", "l", data=data, train_iters=3)
-    assert replay_node(tape(tmp_path / "r"), "w").equal == {"w.out -> l.data": 6}
+    assert replay_part(tape(tmp_path / "r"), ["w"]).equal == {"w.out -> l.data": 6}
     with pytest.raises(
         UsageError, match="the replicas of 'l' exchange values while they fire, which the tape"
     ):
-        replay_node(tape(tmp_path / "r"), "l")
+        replay_part(tape(tmp_path / "r"), ["l"])
 
 
 def test_a_token_that_is_no_data_is_an_error_of_its_node(tmp_path: Path) -> None:
@@ -229,10 +284,10 @@ def test_the_tape_of_a_killed_run_can_be_replayed_as_far_as_it_goes(tmp_path: Pa
             .splitlines()[0]
             .endswith("; without an end: the run failed, was killed, or is active")
         )
-        result = replay_node(cut, "x")
+        result = replay_part(cut, ["x"])
         assert result.difference == ""
-        assert last is None or result.firings <= last
-        last = result.firings
+        assert last is None or result.instances[0].firings <= last
+        last = result.instances[0].firings
 
 
 def test_a_damaged_tape_is_refused_in_words(tmp_path: Path) -> None:
@@ -314,7 +369,7 @@ def test_each_node_of_a_bundled_graph_is_replayed_bit_for_bit(name: str, tmp_pat
         tapes.add((tmp_path / placement / "tokens.tape").read_bytes())
     assert len(tapes) == 1
     for word in words:
-        result = replay_node(tape(tmp_path / "serial"), word)
+        result = replay_part(tape(tmp_path / "serial"), [word])
         assert result.difference == ""
-        assert result.firings >= 1
+        assert result.instances[0].firings >= 1
         assert result.equal or word == "evaluator"

@@ -18,7 +18,7 @@ from flowrl.graph.loading import load_data
 from flowrl.graph.model import Edge, Limits, PortRef
 from flowrl.graph.yaml_text import SourceLocation
 from flowrl.runs.run import Run
-from flowrl.runs.tape_replay import replay_node
+from flowrl.runs.tape_replay import replay_part
 from flowrl.runtime.half_precision import EdgeRounding, rounded
 from tests.runs.test_record import record, tape
 from tests.runtime.number_nodes import FRACTIONS
@@ -142,9 +142,9 @@ def test_a_number_that_is_too_large_names_the_edge_in_every_placement(
 @pytest.mark.parametrize("node", ["c", "l", "e"])
 def test_a_node_is_replayed_with_what_its_edges_have_rounded(node: str, tmp_path: Path) -> None:
     record(tmp_path, *"cle", data=with_fractions(HALF, HALF, HALF), train_iters=7)
-    result = replay_node(tape(tmp_path), node)
+    result = replay_part(tape(tmp_path), [node])
     assert not result.difference
-    assert result.firings > 1
+    assert result.instances[0].firings > 1
     assert list(result.equal) == {"c": ["c.data -> l.data"], "e": []}.get(
         node, ["l.weights -> c.weights", "l.weights -> e.weights"]
     )

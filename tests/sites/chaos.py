@@ -150,7 +150,7 @@ def disturb_hosts(
     run = net.flowrl("run", "run", "g.yaml", "--out", "r", "--hash-tokens", *words, cwd=folder)
     deadline = time.monotonic() + ENDS_S
     while run.poll() is None:
-        assert time.monotonic() < deadline, "the run did not end"
+        assert time.monotonic() < deadline, f"the run did not end: {what_it_does(run, folder)}"
         for name, process in hosts.items():
             if process.poll() is not None:
                 hosts[name] = start_host(name)
@@ -161,6 +161,20 @@ def disturb_hosts(
     assert run.returncode == 0, err
     assert results(folder / "r") == expected, out
     return done
+
+
+def what_it_does(run: subprocess.Popen[str], folder: Path) -> str:
+    """Say what a run does that should have ended, and end it."""
+    why = subprocess.run(
+        [sys.executable, "-m", "flowrl", "why", "r"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    run.kill()
+    return "\n".join((why.stdout, why.stderr, *run.communicate()))
 
 
 def _disturb_machine(net: Network, draw: random.Random) -> str:
