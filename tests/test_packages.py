@@ -126,3 +126,25 @@ def test_the_extras_that_the_pages_name_exist() -> None:
     }
     assert {"video", "atari"} <= named
     assert named <= extras
+
+
+METADATA = (
+    "setup.cfg",
+    "CITATION.cff",
+    ".github/ISSUE_TEMPLATE",
+    ".github/pull_request_template.md",
+)
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_no_file_of_metadata_invents_an_address(name: str) -> None:
+    """The project is not published yet (CONTRIBUTING.md): an address would be that of nobody, or of somebody else."""
+    path = ROOT / name
+    files = [path] if path.is_file() else sorted(path.glob("*.yml"))
+    assert files
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        assert (
+            re.findall(r"https?://\S+|\b[\w.]+@[\w.]+\b|^\s*(?:project_)?urls? *[=:].*", text, re.M)
+            == []
+        )
