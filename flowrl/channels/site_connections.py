@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from flowrl.channels.absent_peer import AbsentPeer
 from flowrl.channels.inproc import SCHEME, Inbox, InboxRegistry
 from flowrl.channels.messages import OUT_OF_BAND
 from flowrl.channels.refusals import RefusalCounts
@@ -109,6 +110,10 @@ class SiteConnections:
         self._epochs[peer] = epoch
         return connection
 
+    def await_peer(self, peer: str) -> None:
+        """Have a connection to a peer that is not there yet, which drops what is sent. `connect` replaces it."""
+        self.connections[peer], self._epochs[peer] = AbsentPeer(), 0
+
     def epoch_with(self, peer: str) -> int:
         """Return the epoch of all channels with a peer, which grows whenever one of both sites is started again."""
         return self.epoch + self._epochs[peer]
@@ -116,7 +121,9 @@ class SiteConnections:
     def disconnect(self, peer: str) -> None:
         """Drop the frames that were not sent to a peer yet, and accept no more of its messages."""
         self.connections.pop(peer).close(drop=True)
-        self._transport_of.pop(peer).disconnect(peer)
+        transport = self._transport_of.pop(peer, None)
+        if transport is not None:  # otherwise the peer has never been there
+            transport.disconnect(peer)
 
     def send_out_of_band(self, peer: str, text: str) -> None:
         """Send a text that belongs to no channel."""

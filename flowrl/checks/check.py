@@ -12,6 +12,7 @@ from flowrl.checks.compression import compression_problems
 from flowrl.checks.connections import connection_problems
 from flowrl.checks.descriptions import EnvUse, NodeDescriber
 from flowrl.checks.groups import group_problems
+from flowrl.checks.later_replicas import later_replica_problems
 from flowrl.checks.learned_columns import LearnedColumns, learned_columns
 from flowrl.checks.lossy_edges import lossy_edge_problems
 from flowrl.checks.row_order import row_order_problems
@@ -129,6 +130,8 @@ def _check(
         *dict.fromkeys(uncounted_limit(graph, described.facts)),
     ]
     checked.reasons = list(_nondeterminism_reasons(checked))
+    if checked.ok:  # how sites depend on each other is known of sound graphs only
+        checked.problems.extend(later_replica_problems(checked))
     return checked
 
 

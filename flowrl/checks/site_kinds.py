@@ -12,12 +12,16 @@ and it holds nothing that they cannot do without.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import may_lack_tokens, queue_count, with_paced_nodes
+from flowrl.core.errors import UsageError
 from flowrl.graph.model import Edge
 from flowrl.graph.replica_pairs import replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout
+
+if TYPE_CHECKING:
+    from flowrl.checks.check import CheckedGraph
 
 QUEUED_VERSIONS = 2  # versions that may wait while another one is evaluated
 
@@ -72,6 +76,15 @@ def elastic_sites(checked: CheckedGraph, layout: SiteLayout) -> frozenset[str]:
     """Return the sites that can be lost and started again while the others go on. Each has a process of its own."""
     processes = [site for site, kind in layout.kinds.items() if kind == "process"]
     return frozenset(site for site in processes if not inelastic_reason(checked, layout, site))
+
+
+def require_later_sites_elastic(checked: CheckedGraph, layout: SiteLayout) -> None:
+    """Refuse a placement in which others would wait for a site without which the run may begin."""
+    for site in layout.later:
+        if why := inelastic_reason(checked, layout, site):
+            raise UsageError(
+                f"placement: '{site}' may join later than the run, and the others cannot do without it: {why}"
+            )
 
 
 def inelastic_reason(checked: CheckedGraph, layout: SiteLayout, site: str) -> str:

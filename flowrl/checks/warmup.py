@@ -96,12 +96,16 @@ def _rounds_of_phase(
     steps_of: Mapping[str, int],
     problems: list[Problem],
 ) -> int | None:
-    """Return the phase's length in rounds, env steps rounded up; None, and perhaps a problem, if it is unknown."""
+    """Return the phase's length in rounds, env steps rounded up; None, and perhaps a problem, if it is unknown.
+
+    Replicas that may be absent are not counted, because they join after the warm-up.
+    """
     if phase.rounds is not None:
         return phase.rounds
     if not steps_of.keys() >= set(schedule.order):
         return None  # the node's own problem is reported, or it was not described
-    steps = sum(steps_of[n] * schedule.firings[n] * graph.nodes[n].replicas for n in schedule.order)
+    replicas = {n: graph.nodes[n].least_replicas or graph.nodes[n].replicas for n in schedule.order}
+    steps = sum(steps_of[n] * schedule.firings[n] * replicas[n] for n in schedule.order)
     if steps:
         return -(-(phase.steps or 0) // steps)
     what = "warmup: no node of this phase makes a known number of env steps"

@@ -50,6 +50,7 @@ def check_arguments(parser: ArgumentParser) -> None:
 
 
 def check(arguments: Namespace) -> int:
+    from flowrl.checks.site_kinds import require_later_sites_elastic
     from flowrl.graph.placement import resolve_placement
     from flowrl.graph.site_layout import make_layout, resources_here
     from flowrl.render.placement_needs import placement_needs
@@ -64,6 +65,7 @@ def check(arguments: Namespace) -> int:
             graph = checked.graph
             placement = resolve_placement(graph, arguments.placement)
             layout = make_layout(graph, placement, here=resources_here(graph, placement))
+            require_later_sites_elastic(checked, layout)
             needs = placement_needs(graph, placement)
     except (GraphError, UsageError) as error:
         if not arguments.json:

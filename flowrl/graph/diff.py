@@ -121,8 +121,9 @@ def _node_entries(graph: Graph, other: Graph) -> Entries:
     """The nodes of a graph. A node that has another type in the other graph is compared without its parameters."""
     found = {}
     for name, spec in graph.nodes.items():
-        engine_keys = ("type", "replicas", "on_failure", "torch_threads")
+        engine_keys = ("type", "on_failure", "torch_threads")
         values = {key: getattr(spec, key) for key in engine_keys}
+        values["replicas"] = spec.written_replicas
         if name in other.nodes and other.nodes[name].type == spec.type:
             values |= _flattened("", written_params(spec.config))
         found[name] = (spec.type, values)

@@ -64,7 +64,7 @@ def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
     yield f"  {scalar_text(spec.name)}:"
     yield f"    type: {scalar_text(spec.type)}"
     if spec.replicas != 1:
-        yield f"    replicas: {spec.replicas}"
+        yield f"    replicas: {spec.written_replicas}"
     if spec.on_failure != "stop":
         yield f"    on_failure: {spec.on_failure}"
     if spec.torch_threads is not None:

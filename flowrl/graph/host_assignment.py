@@ -40,9 +40,8 @@ class Room:
         return has_enough(self.offer.resources, needs)
 
     def can_take(self, share: SiteShare) -> bool:
-        return has_enough(self.left, share.needs) and not (
-            share.spread and share.site in self.sites
-        )
+        is_alone = share.spread or share.may_be_absent
+        return has_enough(self.left, share.needs) and not (is_alone and share.site in self.sites)
 
     def take(self, share: SiteShare) -> tuple[str, ...]:
         """Reserve what a share needs, and return its GPUs."""
@@ -64,12 +63,13 @@ class Room:
 
 @dataclass(slots=True)
 class HostAssignment:
-    """The host and the GPUs of each share, and the shares for which no host has room."""
+    """The host and the GPUs of each share, and the shares for which no host has room. Some of these may be absent."""
 
     rooms: list[Room]
     hosts: dict[ShareId, str] = field(default_factory=dict)
     gpus: dict[ShareId, tuple[str, ...]] = field(default_factory=dict)
     unmet: list[SiteShare] = field(default_factory=list)
+    absent: set[ShareId] = field(default_factory=set)
 
     def unmet_text(self) -> str:
         """What is missing, and what the hosts have; empty if nothing is missing."""
@@ -82,7 +82,10 @@ class HostAssignment:
 
 
 def assign_hosts(shares: Iterable[SiteShare], offers: Sequence[HostOffer]) -> HostAssignment:
-    """Assign a host to each share that is not put on the machine of the run."""
+    """Assign a host to each share that is not put on the machine of the run.
+
+    Shares that may be absent come last, each on a host without another replica of the same site.
+    """
     ordered = [Room(offer, offer.resources) for offer in matching_hosts(ANY_HOST, offers)]
     remote = [share for share in shares if not share.is_local]
     machines = dict.fromkeys(share.machine for share in remote)
@@ -94,17 +97,20 @@ def assign_hosts(shares: Iterable[SiteShare], offers: Sequence[HostOffer]) -> Ho
     def urgency(share: SiteShare) -> tuple[int, ...]:
         needs = share.needs
         hosts = len(able[share.machine, needs])
-        return hosts, -needs.gpus, -needs.cores, -needs.memory_bytes
+        return share.may_be_absent, hosts, -needs.gpus, -needs.cores, -needs.memory_bytes
 
     for share in sorted(remote, key=urgency):
         rooms = able[share.machine, share.needs]
         begin = share.replica % len(rooms) if rooms else 0
         in_turn = [*rooms[begin:], *rooms[:begin]]
         room = next((room for room in in_turn if room.can_take(share)), None)
+        identity = share.site, share.replica
+        if room is None and share.may_be_absent:
+            done.absent.add(identity)
+            continue
         if room is None:
             done.unmet.append(share)
             continue
-        identity = share.site, share.replica
         done.gpus[identity] = room.take(share)
         done.hosts[identity] = room.name
     return done

@@ -29,6 +29,7 @@ SCHEMA_COMMENT = f"# yaml-language-server: $schema={SCHEMA_FILE}\n"
 
 _NODE = r"^[A-Za-z_][\w/-]*$"
 _PLACE = f"^{PLACE}$"
+_RANGE = r"^[1-9]\d*\.\.[1-9]\d*$"  # of replicas: 2..16
 _PLACED = r"^[A-Za-z_][\w/-]*(\[\d+(-\d+)?\])?$"  # collector[0-63]
 _CHAIN = f"^{EDGE_CHAIN}$"
 _END = rf"^\s*{EDGE_END}\s*$"
@@ -277,7 +278,10 @@ def _node(catalogue: Catalogue) -> Schema:
 
 def _engine_keys() -> Schema:
     return {
-        "replicas": {**_whole_number(1), "description": "the number of replicas of this node"},
+        "replicas": {
+            "anyOf": [_whole_number(1), {"type": "string", "pattern": _RANGE}],
+            "description": "the number of replicas of this node, or 2..16 if some may come later",
+        },
         "on_failure": {"enum": list(FAILURES), "description": "what a failed firing does"},
         "torch_threads": {
             **_whole_number(*TORCH_THREADS),

@@ -30,6 +30,7 @@ PORT_NAME = re.compile(r"[A-Za-z_]\w*")
 PLACE = r"[\w.*?@:/\[\]-]+"  # a site of a placement
 PLACE_KEYS = ("place", "cores", "memory", "gpus", "spread")
 ANY_HOST = "any"  # the place of a node that only says what it needs
+REPLICA_RANGE = re.compile(r"(?P<least>[1-9][0-9]*)\.\.(?P<most>[1-9][0-9]*)", re.ASCII)  # 2..16
 PLACED = re.compile(r"(?P<node>[^\[\]]+)(\[(?P<first>\d+)(-(?P<last>\d+))?\])?")  # collector[0-63]
 
 EDGE_END = r"[A-Za-z_][\w/-]*?(?:\.[A-Za-z_]\w*)?"  # node, or node.port

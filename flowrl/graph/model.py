@@ -38,7 +38,8 @@ class NodeSpec:
     cls: NodeType
     config: Config
     written: YamlValue  # the parameters as they were written, with their locations
-    replicas: int = 1
+    replicas: int = 1  # the most, if some of them may be absent
+    least_replicas: int | None = None  # the first ones, which must be there; None: all of them
     on_failure: OnFailure = "stop"
     torch_threads: int | None = None  # in its firings; None: the graph's
     # The sections at the top of the graph, from which the node may take parts.
@@ -53,6 +54,16 @@ class NodeSpec:
     def fires_on_any(self) -> bool:
         """Whether the node fires with whatever tokens there are, so that none of its rates balances."""
         return self.cls.fires_on_any(self.config)
+
+    @property
+    def written_replicas(self) -> int | str:
+        """The number of replicas, or `2..16` if some of them may be absent."""
+        least = self.least_replicas
+        return self.replicas if least is None else f"{least}..{self.replicas}"
+
+    def may_be_absent(self, replica: int) -> bool:
+        """Whether a run on hosts may begin without this replica."""
+        return self.least_replicas is not None and replica >= self.least_replicas
 
     @property
     def is_group(self) -> bool:

@@ -8,7 +8,7 @@ from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.core.node import Node, UnsoundError
 from flowrl.core.ports import In, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
-from flowrl.graph.keywords import FAILURES, NODE_KEYS, TORCH_THREADS
+from flowrl.graph.keywords import FAILURES, NODE_KEYS, REPLICA_RANGE, TORCH_THREADS
 from flowrl.graph.model import NodeSpec, NodeType, OnFailure
 from flowrl.graph.param_reader import ParamReader, Shared, part_fields
 from flowrl.graph.yaml_text import YamlValue
@@ -20,6 +20,7 @@ class EngineKeys(NamedTuple):
     """What a node has beside its type and its parameters."""
 
     replicas: int
+    least_replicas: int | None  # None: all of them
     on_failure: OnFailure
     torch_threads: int | None
 
@@ -90,7 +91,7 @@ class NodeReader:
     def read_engine_keys(self, name: str, item: YamlValue, cls: NodeType | None) -> EngineKeys:
         """The engine's keys of a node, or of a part-graph (`cls` is None)."""
         replicas, on_failure = item.fields.get("replicas"), item.fields.get("on_failure")
-        count = self.read_number(f"nodes.{name}.replicas", replicas, (1, MOST_REPLICAS)) or 1
+        count, least = self.read_replicas(f"nodes.{name}.replicas", replicas)
         threads = item.fields.get("torch_threads")
         torch_threads = self.read_number(f"nodes.{name}.torch_threads", threads, TORCH_THREADS)
         if torch_threads is not None and threads is not None and cls is not None:
@@ -104,7 +105,21 @@ class NodeReader:
             self.check_on_failure(name, on_failure, cls)
         if replicas is not None and count > 1 and cls is not None:
             self.check_replicas(name, replicas, cls)
-        return EngineKeys(count, cast(OnFailure, failure), torch_threads)
+        return EngineKeys(count, least, cast(OnFailure, failure), torch_threads)
+
+    def read_replicas(self, path: str, item: YamlValue | None) -> tuple[int, int | None]:
+        """The number of replicas, and how many must be there: `4`, or `2..16`."""
+        found = (
+            REPLICA_RANGE.fullmatch(item.value) if item and isinstance(item.value, str) else None
+        )
+        if found is None or item is None:
+            return self.read_number(path, item, (1, MOST_REPLICAS)) or 1, None
+        least, most = int(found["least"]), int(found["most"])
+        if least < most <= MOST_REPLICAS:
+            return most, least
+        hint = f"expected a smaller and a greater number, up to {MOST_REPLICAS}, such as 2..16"
+        self.problems.add(item.location, f"{path} is {item.value}", hint)
+        return 1, None
 
     def read_number(
         self, path: str, item: YamlValue | None, between: tuple[int, int]

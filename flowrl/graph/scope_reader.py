@@ -170,6 +170,9 @@ class ScopeReader:
         )
         keys = self.node_reader.read_engine_keys(name, item, None)
         for spec in islice(self.nodes.values(), before, None):
+            if keys.least_replicas is not None or spec.least_replicas is not None:
+                least = spec.least_replicas or spec.replicas
+                spec.least_replicas = least * (keys.least_replicas or keys.replicas)
             spec.replicas *= keys.replicas
             if spec.cls.role != "learner" and spec.fires:
                 spec.on_failure = keys.on_failure if keys.on_failure != "stop" else spec.on_failure

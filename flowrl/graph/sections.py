@@ -83,14 +83,15 @@ def read_modules(item: YamlValue | None, problems: Problems) -> tuple[Path, ...]
 def share_replicas(graph: Graph, problems: Problems) -> None:
     """Give all nodes of a linked group the number of replicas that one of them has."""
     for group in linked_groups(graph):
-        counts = {graph.nodes[n].replicas for n in group} - {1}
+        specs = [graph.nodes[name] for name in group]
+        counts = {(spec.replicas, spec.least_replicas) for spec in specs} - {(1, None)}
         if len(counts) > 1:
-            names = ", ".join(f"{n}: {graph.nodes[n].replicas}" for n in sorted(group))
+            names = ", ".join(f"{n}: {graph.nodes[n].written_replicas}" for n in sorted(group))
             what = f"linked nodes have different replicas ({names})"
             first = next(n for n in graph.nodes if n in group)
             problems.add(graph.nodes[first].location(), what, "give the number to one of them")
-        for name in group:
-            graph.nodes[name].replicas = max(counts, default=1)
+        for spec in specs:
+            spec.replicas, spec.least_replicas = next(iter(counts), (1, None))
 
 
 def clear_replaced_params(graph: Graph, problems: Problems) -> None:

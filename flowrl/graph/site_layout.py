@@ -12,7 +12,7 @@ from flowrl.graph.host_offers import HostOffer
 from flowrl.graph.model import Graph, link_edges
 from flowrl.graph.placement import InstanceId, Placement
 from flowrl.graph.places import MAIN, Needs
-from flowrl.graph.site_shares import placed_shares
+from flowrl.graph.site_shares import SiteShare, placed_shares
 from flowrl.machine.resources import MachineResources, machine_resources
 
 SiteKind = Literal["thread", "process"]
@@ -31,6 +31,9 @@ class SiteLayout:
     needs: Mapping[str, Needs] = field(default_factory=dict)  # of the sites that need something
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # that a site sees
     places: Mapping[str, str] = field(default_factory=dict)  # that the placement gives hosted sites
+    # Sites without which a run may begin, by site: those of other replicas, whose hosts they do not share.
+    later: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    absent: frozenset[str] = frozenset()  # of the later ones, those for which no host is there
 
     def instances_on(self, site: str) -> list[InstanceId]:
         return [instance for instance, at in self.site_of.items() if at == site]
@@ -75,6 +78,7 @@ def make_layout(
     shares = placed_shares(graph, placement)
     gpus_of: dict[ShareId, tuple[str, ...]] = {}
     hosts_of: dict[ShareId, str] = {}
+    absent_shares: set[ShareId] = set()
     if here is not None:
         gpus_of |= assign_local_gpus(shares, here)
     if offers is not None:
@@ -82,12 +86,14 @@ def make_layout(
         if text := assigned.unmet_text():
             raise UsageError(f"placement: {text}")
         hosts_of, gpus_of = assigned.hosts, {**gpus_of, **assigned.gpus}
+        absent_shares = assigned.absent
     kinds: dict[str, SiteKind] = {}
     site_of: dict[InstanceId, str] = {}
     hosts: dict[str, str] = {}
     needs: dict[str, Needs] = {}
     gpus: dict[str, tuple[str, ...]] = {}
     places: dict[str, str] = {}
+    site_of_share: dict[ShareId, str] = {}
     for share in shares:
         place, _, label = share.site.partition(":")
         identity = share.site, share.replica
@@ -95,6 +101,7 @@ def make_layout(
         site = _site_name(machine, label, share.replica if share.has_own_site else 0)
         kinds.setdefault(site, "thread" if place in (MAIN, "thread") else "process")
         site_of |= dict.fromkeys(share.instances, site)
+        site_of_share[identity] = site
         if not share.is_local:
             hosts[site], places[site] = machine, place
         if share.needs != Needs():
@@ -104,7 +111,24 @@ def make_layout(
     _check_links(graph, site_of)
     order = {name: number for number, name in enumerate(graph.nodes)}
     in_order = dict(sorted(site_of.items(), key=lambda item: (order[item[0][0]], item[0][1])))
-    return SiteLayout(kinds, in_order, hosts, needs, gpus, places)
+    later = _later_sites(shares, site_of_share)
+    absent = frozenset(site_of_share[identity] for identity in absent_shares)
+    return SiteLayout(kinds, in_order, hosts, needs, gpus, places, later, absent)
+
+
+def _later_sites(
+    shares: Sequence[SiteShare], site_of: Mapping[ShareId, str]
+) -> dict[str, frozenset[str]]:
+    """The sites without which a run may begin, each with those of the other replicas."""
+    of_key: dict[str, set[str]] = {}
+    for (key, _), site in site_of.items():
+        of_key.setdefault(key, set()).add(site)
+    later = [share for share in shares if share.may_be_absent]
+    return {
+        site: frozenset(of_key[share.site] - {site})
+        for share in later
+        for site in [site_of[share.site, share.replica]]
+    }
 
 
 def _site_name(machine: str, label: str, replica: int) -> str:

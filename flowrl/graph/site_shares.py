@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from flowrl.core.errors import UsageError
 from flowrl.graph.keywords import ANY_HOST
-from flowrl.graph.model import Graph, link_edges, linked_groups
+from flowrl.graph.model import Graph, NodeSpec, link_edges, linked_groups
 from flowrl.graph.placement import InstanceId, Placement
 from flowrl.graph.places import LOCAL_PLACES, MAIN, Needs, Place
 
@@ -26,6 +27,7 @@ class SiteShare:
     needs: Needs
     spread: bool
     has_own_site: bool  # whether no other replica shares its site
+    may_be_absent: bool = False  # whether the run may begin without it
 
     @property
     def machine(self) -> str:
@@ -69,7 +71,7 @@ def shares_by_site(graph: Graph, placement: Placement) -> dict[SiteKey, list[Sit
         key = _site_key(placed[instance].word, heads[instance[0]])
         members.setdefault(key, {}).setdefault(instance[1], []).append(instance)
     return {
-        key: [_share(key, replica, found, placed) for replica in sorted(found)]
+        key: [_share(graph, key, replica, found, placed) for replica in sorted(found)]
         for key, found in members.items()
     }
 
@@ -80,7 +82,11 @@ def placed_shares(graph: Graph, placement: Placement) -> list[SiteShare]:
 
 
 def _share(
-    key: SiteKey, replica: int, members: Mapping[int, list[InstanceId]], placed: Placement
+    graph: Graph,
+    key: SiteKey,
+    replica: int,
+    members: Mapping[int, list[InstanceId]],
+    placed: Placement,
 ) -> SiteShare:
     instances = members[replica]
     places = [placed[instance] for instance in instances]
@@ -91,7 +97,37 @@ def _share(
     asking = tuple(i for i in instances if placed[i].asks) or (head,)
     needs = sum((place.needs for place in places), Needs())
     spread = any(place.spread for place in places)
-    return SiteShare(key, replica, tuple(instances), asking, needs, spread, has_own_site)
+    is_local = places[0].is_local
+    later = [
+        spec for node, _ in instances for spec in [graph.nodes[node]] if spec.may_be_absent(replica)
+    ]
+    if later and not is_local:
+        spec = next((spec for spec in later if spec.fires), later[0])
+        _require_plain_place(spec, key, needs, has_own_site)
+    return SiteShare(
+        key,
+        replica,
+        tuple(instances),
+        asking,
+        needs,
+        spread,
+        has_own_site,
+        bool(later) and not is_local,
+    )
+
+
+def _require_plain_place(spec: NodeSpec, key: SiteKey, needs: Needs, has_own_site: bool) -> None:
+    """Refuse what a place cannot promise to a replica whose host joins later."""
+    what = f"placement: {spec.name} has {spec.written_replicas} replicas, and"
+    if not has_own_site:
+        raise UsageError(
+            f"{what} each one that joins needs a site of its own; write '{key.partition(':')[0]}'"
+        )
+    if needs != Needs():
+        raise UsageError(
+            f"{what} what a host that joins later has is not known; leave out its needs ({needs}), and let only hosts "
+            "join that have them, or write one number of replicas"
+        )
 
 
 def _instances(graph: Graph) -> Iterator[InstanceId]:

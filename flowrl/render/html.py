@@ -77,7 +77,7 @@ def _facts(checked: CheckedGraph, spec: NodeSpec) -> Iterator[tuple[str, str, bo
     if fires := _fires(checked, spec.name):
         yield "fires", fires, False, ""
     if spec.replicas > 1:
-        yield "replicas", str(spec.replicas), True, ""
+        yield "replicas", str(spec.written_replicas), True, ""
     if spec.on_failure != "stop":
         yield "on failure", spec.on_failure, True, ""
     if spec.torch_threads is not None:

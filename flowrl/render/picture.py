@@ -27,7 +27,7 @@ class Box:
     name: str
     type: str
     look: str  # collector, learner, evaluator, service or node; determines its colour
-    replicas: int
+    replicas: int | str  # their number, or `2..16`
     is_group: bool
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -36,7 +36,7 @@ class Box:
     def times(self) -> str:
         """The number of replicas, if there are several, and whether they are a group."""
         group = "group " if self.is_group else ""
-        return f"{group}×{self.replicas}" if self.replicas > 1 else ""
+        return f"{group}×{self.replicas}" if self.replicas != 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def _box(spec: NodeSpec, edges: list[Edge]) -> Box:
         spec.name,
         spec.type,
         spec.cls.role or ("service" if served else "node"),
-        spec.replicas,
+        spec.written_replicas,
         spec.is_group,
         tuple(n for n, p in ports.items() if isinstance(p, Input)),
         tuple(n for n, p in ports.items() if not isinstance(p, Input)),

@@ -77,7 +77,9 @@ def _firings(checked: CheckedGraph, schedule: Schedule) -> str:
         text = name if times == 1 else f"{name} x {times}"
         text = f"{name}, when it can" if name in often else text
         count = (
-            f" (a group of {spec.replicas})" if spec.is_group else f" ({spec.replicas} replicas)"
+            f" (a group of {spec.replicas})"
+            if spec.is_group
+            else f" ({spec.written_replicas} replicas)"
         )
         shown.append(text + count if spec.replicas > 1 else text)
     return ", ".join(shown)
@@ -138,10 +140,12 @@ def elastic_lines(checked: CheckedGraph, layout: SiteLayout) -> list[str]:
     elastic = [site for site in layout.kinds if site in elastic_sites(checked, layout)]
     others = [s for s, kind in layout.kinds.items() if kind == "process" and s not in elastic]
     reasons = [f"  {s} is not elastic: {inelastic_reason(checked, layout, s)}" for s in others]
-    if not elastic:
-        return reasons
+    lines = {
+        "if one is lost, it is started again while the run goes on": ("elastic", elastic),
+        "the run begins without those for which no host is there": ("later", list(layout.later)),
+    }
     return [
-        f"  elastic: {', '.join(elastic)} (if one is lost, it is started again while the run goes on)",
+        *(f"  {what}: {', '.join(sites)} ({why})" for why, (what, sites) in lines.items() if sites),
         *reasons,
     ]
 
@@ -198,6 +202,7 @@ def check_json(
             n: {
                 "type": s.type,
                 "replicas": s.replicas,
+                **({"least_replicas": s.least_replicas} if s.least_replicas else {}),
                 "firings": program.schedule_of(n).firings.get(n, 0),
             }
             for n, s in checked.graph.nodes.items()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.checks.site_kinds import require_later_sites_elastic
 from flowrl.cluster.rendezvous import Rendezvous, settled_rendezvous
 from flowrl.graph.host_assignment import local_warnings
 from flowrl.graph.placement import resolve_placement
@@ -34,6 +35,7 @@ class RunSites:
         self._here = resources_here(graph, self._placed)
         # Until hosts have joined, each place that is a host stands for one host.
         self.layout = make_layout(graph, self._placed, here=self._here)
+        require_later_sites_elastic(checked, self.layout)
         shares = placed_shares(graph, self._placed)
         self.warnings = tuple(local_warnings(shares, self._here))  # of what this machine lacks
         self.hosts: JoinedHosts | None = None

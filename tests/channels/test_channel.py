@@ -273,6 +273,24 @@ def test_channels_begin_anew_with_a_site_that_is_started_again(sites: SitePair, 
     assert (receiver.statistics().tokens, to_a.statistics().tokens) == (6, 7)
 
 
+def test_channels_with_a_peer_that_joins_later_begin_when_it_is_there(sites: SitePair) -> None:
+    b = sites.b
+    b.connections.disconnect("a")
+    b.connections.await_peer("a")
+    receiver, to_a = b.open_receiver("x", "a"), b.open_sender("back", "a", ChannelLimits(tokens=2))
+    for number in range(2):
+        to_a.send(number)
+    b.flush()
+    assert not to_a.is_ready()  # what nobody takes is bounded
+    sites.start_a_again()
+    b.replace_peer("a", sites.addresses["a"], 1)
+    sender, from_b = sites.a.open_sender("x", "b"), sites.a.open_receiver("back", "b")
+    assert sites.transfer(sender, receiver, [1, 2]) == [1, 2]
+    assert sites.transfer(to_a, from_b, [3, 4, 5]) == [3, 4, 5]
+    b.connections.await_peer("c")
+    b.connections.disconnect("c")
+
+
 def test_a_token_that_a_peer_sent_before_it_was_replaced_is_sent_again(sites: SitePair) -> None:
     _, receiver = sites.open_channel()
     sites.start_a_again()

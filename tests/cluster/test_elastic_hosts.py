@@ -59,13 +59,14 @@ def run_on_hosts(
     out: Path,
     *names: str,
     within_s: float = SOON_S,
+    replicas: int | str = 2,
     **limits: Any,
 ) -> Any:
-    """Run two collectors on hosts whose names begin with `cpu`, beside a buffer and a learner on this machine."""
+    """Run collectors on hosts whose names begin with `cpu`, beside a buffer and a learner on this machine."""
     watcher = HostDisturber(disturb, *names)
     watcher.gate = out.parent / "gate"  # nobody reaches the limit before
     rendezvous = Rendezvous(ANYWHERE, hosts=len(names), within_s=within_s)
-    graph = ratio_graph(replicas=2, gate=str(watcher.gate))
+    graph = ratio_graph(replicas=replicas, gate=str(watcher.gate))
     placement = "c=cpu-*,b=process,l=process,e=main"
     try:
         return run_of(graph, placement, out, watcher, rendezvous, **limits).run(), watcher.notes
@@ -117,3 +118,39 @@ def test_a_run_that_has_lost_all_hosts_ends_after_its_patience(tmp_path: Path) -
             lambda run: run.kill_host("cpu-1"), tmp_path / "r", "cpu-1", within_s=6.0, steps=10**9
         )
     assert time.monotonic() - began_s < 60
+
+
+def test_replicas_join_with_their_hosts_and_leave_with_them(tmp_path: Path) -> None:
+    fired_before: list[int] = []
+
+    def join_and_leave(run: HostDisturber) -> None:
+        run.start_host("cpu-2")
+        run.wait_until(lambda: "site 'cpu-*:c#2' takes part" in run.notes)
+        fired_before.append(run.fired("c#3"))
+        run.start_host("cpu-3")
+        run.wait_until(lambda: run.fired("c#2") >= 5 and run.fired("c#3") >= 5)
+        run.kill_host("cpu-2")
+        run.wait_until(lambda: any("waits for a host" in note for note in run.notes))
+        run.gate.touch()
+
+    result, notes = run_on_hosts(
+        join_and_leave, tmp_path / "r", "cpu-1", replicas="2..5", steps=4000
+    )
+    assert fired_before == [0]
+    assert "site 'cpu-*:c#3' takes part" in notes
+    assert 4000 <= result.env_steps < 4050
+    assert list(result.happened[:3]) == [
+        "site 'cpu-*:c#2' joined while the run went on, on host 'cpu-2'",
+        "site 'cpu-*:c#3' joined while the run went on, on host 'cpu-3'",
+        "no host was there for 'cpu-*:c#4', and the run did without it",
+    ]
+    assert "site 'cpu-*:c#2' was lost 1 time" in result.happened[3]
+
+
+def test_a_run_ends_without_a_replica_that_never_came(tmp_path: Path) -> None:
+    result, notes = run_on_hosts(
+        lambda run: run.gate.touch(), tmp_path / "r", "cpu-1", "cpu-2", replicas="1..3", rounds=30
+    )
+    assert result.happened[0].startswith("no host was there for 'cpu-*:c#2', and")
+    assert not any("takes part" in note for note in notes)
+    assert result.env_steps == 30 * 2 * 10

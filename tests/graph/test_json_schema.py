@@ -115,6 +115,7 @@ RIGHT: dict[str, Callable[[Tree], Any]] = {
     "a policy alone": lambda t: t.update(policy="ppo"),
     "a type of one's own": lambda t: t["nodes"].update(x={"type": "my.nodes:X", "any": 1}),
     "a part-graph": lambda t: t["nodes"].update(x={"type": "parts/x.yaml", "replicas": 2}),
+    "replicas that come later": lambda t: t["nodes"]["collector"].update(replicas="2..16"),
     "a parameter of the graph": lambda t: t["nodes"]["buffer"].update(size="${size}"),
     "null where a parameter may be": lambda t: t["policy"].update(max_grad_norm=None),
     "a whole number for a float": lambda t: t["policy"].update(gamma=1),
@@ -167,6 +168,10 @@ WRONG: dict[str, tuple[Callable[[Tree], Any], str]] = {
     "a mistyped limit": (lambda t: t.update(limits={"step": 3}), "limits"),
     "no replicas": (
         lambda t: t["nodes"]["collector"].update(replicas=0),
+        "nodes.collector.replicas",
+    ),
+    "no range of replicas": (
+        lambda t: t["nodes"]["collector"].update(replicas="2-16"),
         "nodes.collector.replicas",
     ),
     "a wrong place": (lambda t: t.update(placements={"p": {"a": "b c"}}), "placements.p.a"),

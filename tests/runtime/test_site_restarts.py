@@ -9,6 +9,7 @@ import pytest
 
 from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.core.state import Count
+from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.messages import PeerReplaced, PositionedCount, SiteProgress
 from flowrl.runtime.sites.launched_sites import LaunchedSites, SiteLost
 from flowrl.runtime.sites.site_restarts import READY_S, STEADY_S, ElasticProgress, SiteRestarts
@@ -22,6 +23,7 @@ class FakeSites:
         self.epochs: dict[str, int] = {}
         self.lost: list[str] = []
         self.has_host = True
+        self.layout = SiteLayout({}, {}, {"a": "cpu-9"})
 
     def start_again(self, site: str) -> list[str] | None:
         if not self.has_host:
@@ -172,6 +174,39 @@ def test_a_host_is_awaited_for_a_limited_time(
     why = "site 'a' was lost: its host is lost; no host has joined for it within 20 s"
     with pytest.raises(SiteLost, match=why):
         restarts.require_host_within(20.0)
+
+
+def test_a_site_that_the_run_can_miss_joins_when_a_host_is_there(
+    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+) -> None:
+    sites.has_host = False
+    restarts.expect("a", is_there=False)
+    restarts.expect("b", is_there=True)
+    assert restarts.absent == {"a"}
+    restarts.start_due()
+    clock.now_s += 1000
+    restarts.require_host_within(20.0)
+    restarts.start_due()
+    assert restarts.lines() == ["no host was there for 'a', and the run did without it"]
+    sites.has_host = True
+    clock.now_s += 1
+    restarts.start_due()
+    bring_back(restarts, sites)
+    assert restarts.lines() == ["site 'a' joined while the run went on, on host 'cpu-9'"]
+
+
+def test_nobody_waits_for_the_host_of_a_site_that_the_run_can_miss(
+    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+) -> None:
+    restarts.expect("b", is_there=True)
+    sites.has_host = False
+    restarts.lose("b", "its host is lost")
+    restarts.start_due()
+    clock.now_s += 1000
+    restarts.require_host_within(20.0)
+    assert restarts.lines() == [
+        "site 'b' was lost 1 time, while the run went on (last: its host is lost)"
+    ]
 
 
 def test_a_site_that_is_left_out_is_not_started(restarts: SiteRestarts, sites: FakeSites) -> None:

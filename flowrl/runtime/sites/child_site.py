@@ -6,12 +6,12 @@
 | `seed` | the run's seed |
 | `continues` | whether the run continues from a snapshot |
 | `kinds`, `placed` | the site layout |
-| `sites` | for each site of the group: `address`, `listener`, `peers`, `keys`, `epochs` and `gpus` |
+| `sites` | for each site of the group: `address`, `listener`, `peers`, `absent`, `keys`, `epochs` and `gpus` |
 
 `address` is for processes of this machine; `listener` is the descriptor of a socket that listens on the network, or
-None; `peers` are the peers' addresses; `keys` may be None; `epochs` say how often this site and its peers were started
-again; `gpus` are those that its process sees, or none if it sees all of the machine. Other keys are read by
-`read_graph`.
+None; `peers` are the peers' addresses, without those that are `absent`; `keys` may be None; `epochs` say how often
+this site and its peers were started again; `gpus` are those that its process sees, or none if it sees all of the
+machine. Other keys are read by `read_graph`.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class ChildSite:
         self._listen_on_network(connections)
         for peer, address in self._site["peers"].items():
             connections.connect(peer, address, self._site["epochs"][peer])
+        for peer in self._site["absent"]:
+            connections.await_peer(peer)
         self._channels = SiteChannels(connections)
 
     def _new_connections(self) -> SiteConnections:

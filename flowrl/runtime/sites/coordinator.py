@@ -123,7 +123,10 @@ class Coordinator:
         self._silence = SilenceWatch(self.sites.names_in_other_processes(), show)
         self._statuses = SiteStatuses(self.sites, self._silence.on_sign_of_life)
         self._free_sites = free_sites(checked, layout)
-        self._elastic_sites = elastic_sites(checked, layout) if restarts_sites else frozenset()
+        self._restarts_sites = restarts_sites
+        self._elastic_sites = (
+            elastic_sites(checked, layout) if restarts_sites else frozenset(layout.later)
+        )
         self._restarts = SiteRestarts(self.sites, show)
         self._progress = ElasticProgress(checked.program)
         # By site: the rounds after which it may come back.
@@ -159,6 +162,8 @@ class Coordinator:
         self._states: dict[str, State] = {}
         self._irregularities: list[str] = []
         self._refusals: list[str] = []  # of the sites
+        for site in layout.later:
+            self._expect(site, is_there=site not in layout.absent)
 
     # the methods of `Executor`
 
@@ -317,10 +322,9 @@ class Coordinator:
 
     def _restart_lost_sites(self) -> None:
         """Start lost sites again, and let those take part that are ready. Where the run ends, nobody waits for them."""
-        if not self.sites.replaceable:  # the phases of the warm-up need all sites
-            if self._elastic_sites and self._leases.completed_rounds >= self.cuts.warm_up_rounds:
-                self.sites.replaceable = self._elastic_sites
-            return
+        is_warm = self._leases.completed_rounds >= self.cuts.warm_up_rounds
+        if is_warm and self._restarts_sites:  # the phases of the warm-up need all sites
+            self.sites.replaceable = self._elastic_sites
         absent = self._restarts.absent
         if not absent:
             return
@@ -330,11 +334,22 @@ class Coordinator:
             for site in absent:
                 self._leave_out(site)
             return
+        if not is_warm:
+            return
         self._restarts.start_due()
         if not at_work and self.sites.hosts is not None:
             self._restarts.require_host_within(self.sites.hosts.patience_s)
         for site in self._restarts.take_returning():
             self._let_join(site)
+
+    def _expect(self, site: str, is_there: bool) -> None:
+        """Let a site take part that the run can miss, now or when its host joins."""
+        self._restarts.expect(site, is_there)
+        if not is_there:
+            self._silence.ignore(site)
+            self._rounds_of_lost[site] = self._leases.remove(site)
+            for milestone in (SiteReady, PartsLoaded):
+                self._pending_sites[milestone].discard(site)
 
     def _lose(self, site: str, why: str) -> None:
         """Go on without a site, until it is started again. At the end of a run it is not."""

@@ -138,6 +138,8 @@ class LaunchedSites:
         # Sites whose loss is not the end of the run: it is returned by `take_losses`.
         self.replaceable: Collection[str] = ()
         self._lost: dict[str, str] = {}  # and why, until they are started again
+        self._lost |= dict.fromkeys(layout.absent, "its host has not joined yet")
+        self._never_started = set(layout.absent)
         self._new_losses: list[str] = []
         self._epochs = dict.fromkeys([COORDINATOR, *self.names], 0)
 
@@ -185,15 +187,26 @@ class LaunchedSites:
         for name in self._local_sites("process"):
             self._choose_address(name)
         if self.hosts is not None:
-            self.hosts.listen(self._addresses, self.layout.hosts)
+            self.hosts.listen(self._addresses, self._present(self.layout.hosts))
         for name, connections in self._connections.items():
             for peer in self._addresses.peers[name]:
-                connections.connect(peer, self._address(peer, name))
+                if self.is_started(peer):
+                    connections.connect(peer, self._address(peer, name))
+                else:
+                    connections.await_peer(peer)
         for name in self.names:
             self._open_channels(name)
         self._start_processes()
         for name in self._local_sites("thread"):
             self._start_thread(name)
+
+    def is_started(self, name: str) -> bool:
+        """Return whether a site has ever been started. Any thread may call this."""
+        return name not in self._never_started
+
+    def _present(self, sites: Mapping[str, T]) -> dict[str, T]:
+        """Return the entries of sites that have been started."""
+        return {name: entry for name, entry in sites.items() if self.is_started(name)}
 
     def _choose_address(self, name: str) -> None:
         """Choose the address of a site in a process. On the network, listen at it from now on."""
@@ -237,7 +250,7 @@ class LaunchedSites:
 
     def _start_processes(self) -> None:
         config = self._config(self.continues)
-        local, remote = self._local_sites("process"), self.layout.hosts
+        local, remote = self._local_sites("process"), self._present(self.layout.hosts)
         modules = {n: modules_needed(self.checked, self.layout, n) for n in (*local, *remote)}
         if local:
             graph = graph_on_this_machine(self.checked)
@@ -251,13 +264,15 @@ class LaunchedSites:
     def _site_config(self, name: str) -> dict[str, Any]:
         """Return the addresses, keys and GPUs of a site in another process, and the addresses of its peers."""
         addresses, listener = self._addresses, self._listeners.get(name)
-        keys = addresses.keys(name)
+        keys, peers = addresses.keys(name), addresses.peers[name]
+        present = [peer for peer in peers if self.is_started(peer)]
         return {
             "address": addresses.local.get(name, ""),
             "listener": listener.fileno() if listener else None,
-            "peers": {peer: addresses.address_for(peer, name) for peer in addresses.peers[name]},
+            "peers": {peer: addresses.address_for(peer, name) for peer in present},
+            "absent": sorted(self._never_started.intersection(peers)),
             "keys": keys.to_json() if keys else None,
-            "epochs": {peer: self._epochs[peer] for peer in (name, *addresses.peers[name])},
+            "epochs": {peer: self._epochs[peer] for peer in (name, *peers)},
             "gpus": list(self.layout.gpus.get(name, ())),
         }
 
@@ -288,6 +303,7 @@ class LaunchedSites:
         if host == "":
             return None
         del self._lost[name]
+        self._never_started.discard(name)
         self._epochs[name] += 1
         epoch = self._epochs[name]
         if host is None:
@@ -310,14 +326,19 @@ class LaunchedSites:
     def _listen_on_host(self, name: str) -> str:
         """Find a host for a lost site, which listens for it from now on; empty if there is none.
 
-        No peer is on it: sites on one host reach each other without keys, and have none.
+        No peer is on it: sites on one host reach each other without keys, and have none. If the run can do without the
+        site, no other replica is on it either.
         """
         assert self.hosts is not None
-        with_peers = {self.layout.host(peer) for peer in self._addresses.peers[name]} - {""}
+        avoided = {
+            *self._addresses.peers[name],
+            *self.layout.later.get(name, ()),
+        } - self._lost.keys()
+        avoided_hosts = {self.layout.host(other) for other in avoided} - {""}
         # Only on its own host are the resources that it needs known to be free.
         own_host = self.layout.host(name)
         place = own_host if name in self.layout.needs else self.layout.places[name]
-        host = self.hosts.listen_again(name, place, self._addresses, with_peers)
+        host = self.hosts.listen_again(name, place, self._addresses, avoided_hosts)
         if host:
             self.layout = replace(self.layout, hosts={**self.layout.hosts, name: host})
             self._addresses.layout = self.layout

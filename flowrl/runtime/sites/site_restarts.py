@@ -42,6 +42,9 @@ class ElasticSite:
     )
     peers: set[str] = field(default_factory=set)  # that have not replaced it yet
     lost_tokens: int = 0
+    is_new: bool = False  # it has never taken part, so nothing was lost with it
+    joined_from: str = ""  # the host with which it joined, if it was not there from the beginning
+    can_be_missed: bool = False  # the run does not wait for a host on which it can be started
 
 
 class SiteRestarts:
@@ -62,6 +65,11 @@ class SiteRestarts:
     def absent(self) -> set[str]:
         """The sites that were lost, and shall take part again."""
         return {s for s, known in self._known.items() if not known.joined_s} - self._left_out
+
+    def expect(self, site: str, is_there: bool) -> None:
+        """Have a site that the run can miss. If it is not there yet, it is started when there is a host for it."""
+        joined_s = self._clock() if is_there else 0.0
+        self._known[site] = ElasticSite(can_be_missed=True, is_new=not is_there, joined_s=joined_s)
 
     def lose(self, site: str, why: str) -> None:
         """Plan the restart of a lost site. Raise `SiteLost` if it is lost again and again."""
@@ -90,8 +98,8 @@ class SiteRestarts:
 
     def start_due(self) -> None:
         """Start the sites whose time has come."""
-        now_s = self._clock()
-        for site in self.absent:
+        now_s, absent = self._clock(), self.absent
+        for site in [site for site in self._known if site in absent]:
             known = self._known[site]
             if known.is_started:
                 if not known.is_ready and now_s > known.due_s + READY_S:
@@ -105,7 +113,7 @@ class SiteRestarts:
         peers = self._sites.start_again(site)
         if peers is None:
             known.due_s = self._clock() + HOST_S
-            if not known.host_missed_s:
+            if not known.host_missed_s and not known.is_new:
                 known.host_missed_s = self._clock()
                 self._show(f"site '{site}' waits for a host that joins, and the run goes on")
             return
@@ -129,20 +137,43 @@ class SiteRestarts:
             s for s, known in absent if known.is_started and known.is_ready and not known.peers
         ]
         for site in returning:
-            self._known[site].joined_s = self._clock()
-            self._show(f"site '{site}' takes part again")
+            known = self._known[site]
+            known.joined_s = self._clock()
+            self._show(f"site '{site}' takes part{'' if known.is_new else ' again'}")
+            if known.is_new:
+                known.is_new, known.lost_tokens = False, 0
+                known.joined_from = self._sites.layout.host(site)
         return returning
 
     def require_host_within(self, patience_s: float) -> None:
         """Raise `SiteLost` if a site has waited longer for a host. Called while nothing goes on without it."""
         for site in sorted(self.absent):
-            missed_s = self._known[site].host_missed_s
+            known = self._known[site]
+            missed_s = 0.0 if known.can_be_missed else known.host_missed_s
             if missed_s and self._clock() - missed_s > patience_s:
-                why = f"site '{site}' was lost: {self._known[site].why}"
+                why = f"site '{site}' was lost: {known.why}"
                 raise SiteLost(f"{why}; no host has joined for it within {patience_s:g} s")
 
     def lines(self) -> list[str]:
-        """Return the losses in words, for the summary of the run."""
+        """Return what has come and gone in words, for the summary of the run."""
+        return [*self._arrivals(), *self._losses()]
+
+    def _arrivals(self) -> list[str]:
+        joined = [
+            (site, known.joined_from) for site, known in self._known.items() if known.joined_from
+        ]
+        missing = [f"'{site}'" for site, known in self._known.items() if known.is_new]
+        lines = [
+            f"site '{site}' joined while the run went on, on host '{host}'" for site, host in joined
+        ]
+        if missing:
+            whose = "it" if len(missing) == 1 else "them"
+            lines.append(
+                f"no host was there for {', '.join(missing)}, and the run did without {whose}"
+            )
+        return lines
+
+    def _losses(self) -> list[str]:
         return [
             f"site '{site}' was lost {count_text(known.all_losses, 'time')}, while the run went on (last: {known.why})"
             + (
@@ -151,6 +182,7 @@ class SiteRestarts:
                 else ""
             )
             for site, known in self._known.items()
+            if known.all_losses
         ]
 
 

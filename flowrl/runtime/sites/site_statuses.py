@@ -50,8 +50,8 @@ class SiteStatuses:
             self.update(status)
 
     def current(self) -> list[SiteStatus]:
-        """Return the status of every site, now or as last reported. May be called from any thread."""
-        return [self._current(site) for site in self._sites.names]
+        """Return the status of every site that has been started, now or as last reported. Any thread may call this."""
+        return [self._current(site) for site in self._sites.names if self._sites.is_started(site)]
 
     def _current(self, site: str) -> SiteStatus:
         scheduler, reported = self._sites.schedulers.get(site), self._reported.get(site)
