@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flowrl.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from flowrl.api import FlowGraph, fork, load, policy, resume
+    from flowrl.api import FlowGraph, fork, load, policy, record, replay, resume, snapshot
     from flowrl.cluster.rendezvous import Rendezvous
     from flowrl.core.batch import Batch, Column, Schema
     from flowrl.core.config import Config, Part, param, part, parts
@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 # The module of each public name. It is imported when the name is first used, so that `flowrl --help` is fast.
 _MODULE_OF = {
-    **dict.fromkeys(("FlowGraph", "fork", "load", "policy", "resume"), "api"),
+    **dict.fromkeys(
+        ("FlowGraph", "fork", "load", "policy", "record", "replay", "resume", "snapshot"), "api"
+    ),
     **dict.fromkeys(("Batch", "Column", "Schema"), "core.batch"),
     **dict.fromkeys(("Config", "Part", "param", "part", "parts"), "core.config"),
     **dict.fromkeys(("Context", "MetricsRecord", "Record"), "core.context"),
@@ -113,7 +115,10 @@ __all__ = [
     "part",
     "parts",
     "policy",
+    "record",
+    "replay",
     "resume",
+    "snapshot",
 ]
 
 # In a checkout that is not installed, `nodes` and `graphs` lie beside this package, not in it.

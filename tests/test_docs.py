@@ -258,6 +258,14 @@ def test_a_watcher_is_notified_as_it_is_shown(
     assert end.startswith("finished ")
 
 
+def test_a_node_is_replayed_from_python_as_it_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(by_hand("record_and_replay", "Replaying"), {})
+    assert capsys.readouterr().out == "{'learner.weights -> collector.weights': 8}\n"
+
+
 def test_envs_are_stepped_by_hand_as_it_is_shown() -> None:
     names: dict[str, Any] = {"policy": lambda obs: int(obs[2] > 0)}
     exec(by_hand("envs", "By hand"), names)

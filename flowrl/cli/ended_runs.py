@@ -149,7 +149,7 @@ def _replay_tape(arguments: Namespace) -> int:
     with showing_failures(arguments.pdb):
         result = replay_part(tape, arguments.nodes)
     print(result)
-    return 1 if result.difference else 0
+    return 0 if result.is_exact else 1
 
 
 def _fire_again(arguments: Namespace, tape: Tape) -> int:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.cli.arguments import add_run
-from flowrl.core.errors import FlowError, RunError, UsageError, spelling_hint
+from flowrl.core.errors import FlowError, UsageError, spelling_hint
 from flowrl.core.json_text import parse_object
 from flowrl.core.wording import count_text
 from flowrl.runs.folder import SUMMARY_FILE, instance_of_log
-from flowrl.runs.queries import NoAnswerError, ask, query_status
+from flowrl.runs.queries import NoAnswerError, ask, query_status, save_snapshot
 from flowrl.runs.registry import RunEntry, is_active, is_alive, killed_entries, live_entries
 from flowrl.runs.run_names import find_live_run, find_run_folder
 from flowrl.runs.top import (
@@ -39,7 +39,6 @@ REFRESH_S = 1.0  # of top
 ONCE_S = 5.0  # at most, to see some rounds
 EXPLAIN_AFTER_S = 5.0  # of waiting for a stop, the reason is printed
 STOP_TIMEOUT_S, STOP_NOW_TIMEOUT_S = 120.0, 20.0
-SNAPSHOT_TIMEOUT_S = 300.0
 STOP_POLL_S, LOG_POLL_S = 0.05, 0.2
 LOG_LINE_BYTES = 1 << 20  # a longer line is printed in several
 CURSOR_HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
@@ -248,19 +247,9 @@ def snapshot_arguments(parser: ArgumentParser) -> None:
 def snapshot(arguments: Namespace) -> int:
     """Let a run save a snapshot, and wait until it is written."""
     entry = find_live_run(arguments.run)
-    before = ask(entry, ask="snapshot", request=True)
-    deadline_s = time.monotonic() + SNAPSHOT_TIMEOUT_S
-    while (found := ask(entry, ask="snapshot"))["newest"] == before["newest"]:
-        if len(found["problems"]) > len(before["problems"]):
-            raise RunError(f"{entry.run_dir}: {found['problems'][-1]}")
-        if time.monotonic() > deadline_s:
-            raise RunError(
-                f"{entry.run_dir}: no snapshot within {SNAPSHOT_TIMEOUT_S:g} s; it is saved at the end of a round: "
-                "`flowrl why` says what the run is doing"
-            )
-        time.sleep(STOP_POLL_S)
+    rounds = save_snapshot(entry)
     print(
-        f"saved after {count_text(found['newest'], 'round')}; when the run has ended, "
+        f"saved after {count_text(rounds, 'round')}; when the run has ended, "
         f"`flowrl resume {entry.run_dir}` continues from there"
     )
     return 0

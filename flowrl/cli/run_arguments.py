@@ -94,9 +94,8 @@ def limits_of(arguments: Namespace, of_graph: Limits) -> Limits:
     """Return the limits of a graph, except where the arguments give others."""
     time = getattr(arguments, "time", None)
     time_s = None if time is None else shared.seconds_of("--time", time)
-    return of_graph.overridden_by(
-        steps=arguments.steps, train_iters=arguments.train_iters, time_s=time_s
-    )
+    given = Limits(steps=arguments.steps, train_iters=arguments.train_iters, time_s=time_s)
+    return of_graph.overridden_by(given)
 
 
 def rendezvous_of(arguments: Namespace) -> Rendezvous | None:

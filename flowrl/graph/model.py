@@ -314,10 +314,10 @@ class Limits:
     rounds: int | None = None
     time_s: float | None = None
 
-    def overridden_by(self, **others: Any) -> Limits:
+    def overridden_by(self, others: Limits) -> Limits:
         """These limits, except where another one is given."""
-        known = {n: getattr(self, n) for n in Limits.__slots__}
-        return Limits(**{**known, **{k: v for k, v in others.items() if v is not None}})
+        given = {n: getattr(others, n) for n in Limits.__slots__}
+        return replace(self, **{name: limit for name, limit in given.items() if limit is not None})
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,7 @@ def forked_run(
         stored = read_snapshot_after(folder, after_rounds)
     has_hosts = options.get("rendezvous") is not None
     changed = read_continued_graph(folder, stored, settings or {}, placement, has_hosts)
-    given = limits or Limits()
-    new_limits = changed.limits.overridden_by(**{n: getattr(given, n) for n in Limits.__slots__})
+    new_limits = changed.limits.overridden_by(limits or Limits())
     require_open_limits(folder, new_limits, stored.snapshot.counts)
     _require_fit(folder, changed.checked, stored.snapshot)
     chosen = _chosen_seed(changed, stored, seed, same_random)

@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any
 
-from flowrl.core.errors import FlowError
+from flowrl.core.errors import FlowError, RunError
 from flowrl.core.json_text import parse_object
 from flowrl.core.plain_data import MalformedDataError
 from flowrl.runs.registry import RunEntry
@@ -15,6 +15,8 @@ from flowrl.runtime.status import RUN_STATUS, RunStatus
 
 ANSWER_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 64 << 20
+SNAPSHOT_TIMEOUT_S = 300.0
+SNAPSHOT_POLL_S = 0.05
 
 
 class NoAnswerError(FlowError):
@@ -59,3 +61,19 @@ def query_status(entry: RunEntry) -> RunStatus:
         raise FlowError(
             f"{entry.run_dir}: its answer cannot be read: {error}; it may run another version of flowrl"
         ) from error
+
+
+def save_snapshot(entry: RunEntry) -> int:
+    """Let a run save a snapshot, wait until it is written, and return the completed rounds at it."""
+    before = ask(entry, ask="snapshot", request=True)
+    deadline_s = time.monotonic() + SNAPSHOT_TIMEOUT_S
+    while (found := ask(entry, ask="snapshot"))["newest"] == before["newest"]:
+        if len(found["problems"]) > len(before["problems"]):
+            raise RunError(f"{entry.run_dir}: {found['problems'][-1]}")
+        if time.monotonic() > deadline_s:
+            raise RunError(
+                f"{entry.run_dir}: no snapshot within {SNAPSHOT_TIMEOUT_S:g} s; it is saved at the end of a round: "
+                "`flowrl why` says what the run is doing"
+            )
+        time.sleep(SNAPSHOT_POLL_S)
+    return int(found["newest"])

@@ -31,7 +31,7 @@ def repeated_run(folder: Path, after_rounds: int | None, limits: Limits, **optio
     for path in snapshot_folders(folder):
         counts, facts = read_counts_and_facts(path)
         known = Limits(**facts["limits"])
-        if not reached_limit(known.overridden_by(**_given(limits)), counts):
+        if not reached_limit(known.overridden_by(limits), counts):
             return _from_snapshot(folder, rounds_of(path), limits, options)
     return _begun_anew(folder, limits, options)
 
@@ -44,10 +44,6 @@ def read_parent(folder: Path) -> dict[str, Any] | None:
         return None
     parent: dict[str, Any] | None = found.get("parent")
     return parent
-
-
-def _given(limits: Limits) -> dict[str, Any]:
-    return {name: getattr(limits, name) for name in Limits.__slots__}
 
 
 def _from_snapshot(folder: Path, rounds: int, limits: Limits, options: dict[str, Any]) -> Run:
@@ -65,4 +61,4 @@ def _begun_anew(folder: Path, limits: Limits, options: dict[str, Any]) -> Run:
             f"{folder}: it is a fork without a snapshot before this end, so it has no beginning of its own; repeat the "
             f"fork: flowrl fork {parent['run_dir']} --at {parent['rounds']} …"
         )
-    return Run(checked, limits=checked.graph.limits.overridden_by(**_given(limits)), **options)
+    return Run(checked, limits=checked.graph.limits.overridden_by(limits), **options)

@@ -41,8 +41,7 @@ def resumed_run(
             f"{folder}: a run continues with the graph that it had, and this changes what it computes:\n"
             f"{graph.difference}\nA new run can continue with it: flowrl fork {shlex.quote(str(folder))}{sets}"
         )
-    given = limits or Limits()
-    new = graph.limits.overridden_by(**{n: getattr(given, n) for n in Limits.__slots__})
+    new = graph.limits.overridden_by(limits or Limits())
     require_open_limits(folder, new, stored.snapshot.counts)
     parent = Parent(**stored.facts["parent"]) if stored.facts["parent"] else None
     run = Run(

@@ -57,6 +57,11 @@ class ReplayResult:
     equal: dict[str, int]  # the tokens and versions that were equal, by edge
     difference: str  # the first one; empty if there is none
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether all outputs were as they were recorded."""
+        return not self.difference
+
     def __str__(self) -> str:
         lines = [str(instance) for instance in self.instances]
         lines += [f"  {edge}: {n:,} equal" for edge, n in self.equal.items()]

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from numbers import Integral
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from flowrl.api.arguments import (
+    count_given,
+    limits_given,
+    override_texts,
+    seed_given,
+    watcher_given,
+    words_given,
+)
+from flowrl.api.tapes import record_run
 from flowrl.checks.check import CheckedGraph, check_placed
 from flowrl.checks.descriptions import EnvUse
 from flowrl.cluster.rendezvous import Rendezvous
-from flowrl.core.errors import UsageError, shortened_repr
+from flowrl.core.errors import UsageError
 from flowrl.graph.bundled import locate_graph
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_data
 from flowrl.graph.loading import load_graph as load_file
 from flowrl.graph.model import Limits
-from flowrl.graph.sections import parse_seconds
 from flowrl.graph.tree import data_tree, read_tree
-from flowrl.graph.yaml_text import SourceLocation, YamlValue, flow_text, item_of
+from flowrl.graph.yaml_text import SourceLocation, YamlValue, item_of
 from flowrl.machine.forked_call import can_fork
-from flowrl.runs.display import Watcher, Watchers, print_warnings, watcher_for
-from flowrl.runs.fork import forked_run
+from flowrl.runs.chaos import DisturbedRun, read_fault, run_with_faults
+from flowrl.runs.display import Watcher, print_warnings, watcher_for
+from flowrl.runs.repetition import Repetition, run_twice, short_limits
 from flowrl.runs.result import RunResult
-from flowrl.runs.resume import resumed_run
 from flowrl.runs.run import Run
-from flowrl.runs.run_names import existing_run_path
 from flowrl.runs.seed_display import seed_display_for
 from flowrl.runs.seed_results import SeedResults
 from flowrl.runs.seeds import SeedRuns, read_seeds
-from flowrl.runs.trained_policy import TrainedPolicy, load_policy
 
 
 class FlowGraph:
@@ -40,7 +46,7 @@ class FlowGraph:
         self, source: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None
     ) -> None:
         self.source = source
-        self._set = _override_texts(set)
+        self._set = override_texts(set)
         self._tree = self._read_tree()
 
     def __repr__(self) -> str:
@@ -106,30 +112,109 @@ class FlowGraph:
         loses a process or a host, unless `recover` is false.
         """
         begun_s = perf_counter()
-        if not (watcher is None or isinstance(watcher, Watcher)):
-            raise UsageError(
-                f"run: watcher is {shortened_repr(watcher)}; expected an object of a class that extends "
-                "flowrl.Watcher, which defines what it is notified of"
-            )
-        checked = self._checked(
-            set or {}, placement=placement, has_hosts=rendezvous is not None
-        ).require_sound()
-        if not quiet:
-            print_warnings(checked)
-        given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
-        limits = checked.graph.limits.overridden_by(**given, time_s=_seconds(time))
-        return Run(
-            checked,
-            seed=_seed(seed),
-            limits=limits,
+        return self._new_run(
+            set,
+            quiet,
+            limits_given(steps, train_iters, time),
+            seed=seed_given(seed),
             out=out,
             placement=placement,
             rendezvous=rendezvous,
-            watcher=Watchers(watcher_for(quiet), *([watcher] if watcher else [])),
+            watcher=watcher_given(quiet, watcher),
             hash_tokens=hash_tokens,
             recovers=recover,
             begun_s=begun_s,
         ).run()
+
+    def record(
+        self,
+        edges: str | Iterable[str],
+        *,
+        tape: str | Path | None = None,
+        placement: str = "serial",
+        rendezvous: Rendezvous | None = None,
+        seed: int | None = None,
+        set: Mapping[str, Any] | None = None,
+        steps: float | None = None,
+        train_iters: float | None = None,
+        time: str | float | None = None,
+        out: str | Path | None = None,
+        quiet: bool = False,
+        watcher: Watcher | None = None,
+    ) -> RunResult:
+        """Run, and record what passes some edges, as `flowrl record` does; `flowrl.replay` runs nodes against the tape.
+
+        An edge is named by one of its ports (`"learner.data"`), or by both of its nodes (`"buffer -> learner"`); a node
+        stands for all of its edges. The tape is the file `tape`, by default `tokens.tape` in the run's folder. The
+        other arguments are those of `run`. A run that is recorded does not recover from the loss of a process.
+        """
+        begun_s = perf_counter()
+        run = self._new_run(
+            set,
+            quiet,
+            limits_given(steps, train_iters, time),
+            seed=seed_given(seed),
+            out=out,
+            placement=placement,
+            rendezvous=rendezvous,
+            watcher=watcher_given(quiet, watcher),
+            begun_s=begun_s,
+        )
+        return record_run(run, edges, tape)
+
+    def check_twice(
+        self, *, train_iters: float | None = None, rounds: float | None = None
+    ) -> Repetition:
+        """Run for a short time in one thread and in processes, and compare the runs, as `flowrl check --twice` does.
+
+        The runs end after so many train iterations, or so many rounds after the warm-up; by default after ten rounds.
+        `.is_exact` says whether all bits are equal, and `.differences` names what is not.
+        """
+        limits = short_limits(
+            count_given("train_iters", train_iters), count_given("rounds", rounds)
+        )
+        return run_twice(self._checked({}), limits)
+
+    def chaos(
+        self,
+        *,
+        kill: str | Iterable[str] = (),
+        stop: str | Iterable[str] = (),
+        disconnect: str | Iterable[str] = (),
+        placement: str = "processes",
+        rendezvous: Rendezvous | None = None,
+        seed: int | None = None,
+        steps: float | None = None,
+        train_iters: float | None = None,
+        quiet: bool = False,
+    ) -> DisturbedRun:
+        """Run undisturbed and with faults made on purpose, and compare the runs, as `flowrl chaos` does.
+
+        `kill` has faults such as `"collector@5s"`, `stop` such as `"learner@5s,1s"`, and `disconnect` such as
+        `"cpu-1@5s,10s"`: a node or a host, the time after the first firing, and how long it lasts. `.is_exact` says
+        whether all bits are equal, and `.faults` and `.missed` which faults were made.
+        """
+        faults = [
+            *(read_fault("kill", text) for text in words_given("kill", kill)),
+            *(read_fault("stop", text) for text in words_given("stop", stop)),
+            *(read_fault("disconnect", text) for text in words_given("disconnect", disconnect)),
+        ]
+        if not faults:
+            raise UsageError(
+                "chaos: nothing is to happen; add a fault, such as kill='collector@5s'"
+            )
+        checked = self._checked({}).require_sound()
+        chosen = seed_given(seed)
+        if chosen is not None:
+            checked = replace(checked, graph=replace(checked.graph, seed=chosen))
+        return run_with_faults(
+            checked,
+            faults,
+            placement,
+            checked.graph.limits.overridden_by(limits_given(steps, train_iters)),
+            rendezvous=rendezvous,
+            watcher=watcher_for(quiet),
+        )
 
     def run_seeds(
         self,
@@ -157,19 +242,30 @@ class FlowGraph:
         checked = self._checked(set or {}).require_sound()
         if not quiet:
             print_warnings(checked)
-        given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
+        given = limits_given(steps, train_iters, time)
         return SeedRuns(
             checked,
             found,
-            limits=checked.graph.limits.overridden_by(**given, time_s=_seconds(time)),
+            limits=checked.graph.limits.overridden_by(given),
             out=out,
             placement=placement,
-            at_once=_count("at_once", at_once),
+            at_once=count_given("at_once", at_once),
             hash_tokens=hash_tokens,
             recovers=recover,
             display=seed_display_for(quiet),
             begun_s=begun_s,
         ).run()
+
+    def _new_run(
+        self, set: Mapping[str, Any] | None, quiet: bool, given: Limits, **options: Any
+    ) -> Run:
+        """Return the run of the graph with further settings. `options` are arguments of `Run`."""
+        has_hosts = options["rendezvous"] is not None
+        checked = self._checked(set or {}, placement=options["placement"], has_hosts=has_hosts)
+        if not quiet:
+            print_warnings(checked.require_sound())
+        limits = checked.require_sound().graph.limits.overridden_by(given)
+        return Run(checked, limits=limits, **options)
 
     def _read_tree(self) -> YamlValue:
         """Read the files of the graph, and import nothing. A missing file or broken YAML is an error."""
@@ -185,53 +281,12 @@ class FlowGraph:
         placement: str | None = None,
         has_hosts: bool = False,
     ) -> CheckedGraph:
-        overrides = {**self._set, **_override_texts(more)}
+        overrides = {**self._set, **override_texts(more)}
         if isinstance(self.source, Mapping):
             loaded = load_data(self.source, overrides=overrides)
         else:
             loaded = load_file(self.source, overrides)
         return check_placed(loaded, placement, has_hosts, envs, in_fork)
-
-
-def _override_texts(values: Mapping[str, Any] | None) -> dict[str, str]:
-    """The values as `--set` takes them."""
-    if not (values is None or isinstance(values, Mapping)):
-        raise UsageError(
-            f"set is {shortened_repr(values)}; expected values by key, such as {{'policy.lr': 0.001}}"
-        )
-    texts = {}
-    for key, value in (values or {}).items():
-        try:
-            texts[key] = flow_text(value)
-        except TypeError:
-            what = f"set: {key} is {shortened_repr(value)}"
-            raise UsageError(
-                f"{what}; expected numbers, texts, lists and mappings, as in a graph file"
-            ) from None
-    return texts
-
-
-def _count(name: str, value: float | None) -> int | None:
-    """A limit: a whole number, which may be written 1e5."""
-    if value is None:
-        return None
-    is_number = isinstance(value, int | float | Integral) and not isinstance(value, bool)
-    if is_number and value >= 1 and value % 1 == 0:
-        return int(value)
-    raise UsageError(f"run: {name} is {value!r}; expected a whole number of 1 or more")
-
-
-def _seed(value: int | None) -> int | None:
-    if value is None or (isinstance(value, Integral) and not isinstance(value, bool)):
-        return None if value is None else int(value)
-    raise UsageError(f"run: seed is {value!r}; expected a whole number from 0 to 2^63 - 1")
-
-
-def _seconds(time: str | float | None) -> float | None:
-    found = None if time is None else parse_seconds(time)
-    if time is not None and found is None:
-        raise UsageError(f"run: time is {time!r}; expected seconds, or a time such as 30s or 10m")
-    return found
 
 
 def load(graph: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = None) -> FlowGraph:
@@ -241,86 +296,3 @@ def load(graph: str | Path | Mapping[str, Any], set: Mapping[str, Any] | None = 
     `--set` does: `{"learner.lr": 3e-4}`.
     """
     return FlowGraph(graph, set)
-
-
-def resume(
-    run: str | Path,
-    *,
-    placement: str = "serial",
-    rendezvous: Rendezvous | None = None,
-    set: Mapping[str, Any] | None = None,
-    steps: float | None = None,
-    train_iters: float | None = None,
-    time: str | float | None = None,
-    quiet: bool = False,
-    watcher: Watcher | None = None,
-    recover: bool = True,
-) -> RunResult:
-    """Continue a run in its folder from its newest snapshot, as `flowrl resume` does.
-
-    `run` is a run's folder or its name in `runs`, or `last` for the newest run. The placement may be another one. The
-    limits are those of the run, except where others are given. `set` changes values that leave its bits as they are.
-    """
-    begun_s = perf_counter()
-    given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
-    continued, _, _ = resumed_run(
-        existing_run_path(str(run)),
-        settings=_override_texts(set),
-        placement=placement,
-        limits=Limits(**given, time_s=_seconds(time)),
-        rendezvous=rendezvous,
-        watcher=Watchers(watcher_for(quiet), *([watcher] if watcher else [])),
-        recovers=recover,
-        begun_s=begun_s,
-    )
-    return continued.run()
-
-
-def fork(
-    run: str | Path,
-    *,
-    at: int | None = None,
-    set: Mapping[str, Any] | None = None,
-    seed: int | None = None,
-    same_random: bool = False,
-    placement: str = "serial",
-    rendezvous: Rendezvous | None = None,
-    steps: float | None = None,
-    train_iters: float | None = None,
-    time: str | float | None = None,
-    out: str | Path | None = None,
-    quiet: bool = False,
-    watcher: Watcher | None = None,
-    recover: bool = True,
-) -> RunResult:
-    """Run from a snapshot of another run, in a folder of its own and with changed settings, as `flowrl fork` does.
-
-    `at` is the number of rounds after which the snapshot was saved; by default it is the newest. The random numbers are
-    other ones than those of `run`, and follow from `seed`; without one, from the snapshot and the settings.
-    """
-    begun_s = perf_counter()
-    given = {"steps": _count("steps", steps), "train_iters": _count("train_iters", train_iters)}
-    forked, _, _ = forked_run(
-        existing_run_path(str(run)),
-        after_rounds=_count("at", at),
-        settings=_override_texts(set),
-        seed=_seed(seed),
-        same_random=same_random,
-        limits=Limits(**given, time_s=_seconds(time)),
-        out=out,
-        placement=placement,
-        rendezvous=rendezvous,
-        watcher=Watchers(watcher_for(quiet), *([watcher] if watcher else [])),
-        recovers=recover,
-        begun_s=begun_s,
-    )
-    return forked.run()
-
-
-def policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy:
-    """Load the trained policy of a run, with its model and weights, to act outside of the run: `policy(run).act(obs)`.
-
-    `run` is a run's folder or its name in `runs`, `last` for the newest run, or a checkpoint's file. `checkpoint` is
-    `best` or `last`; by default the best, if there is one.
-    """
-    return load_policy(run, checkpoint)
