@@ -27,7 +27,9 @@ def row_order_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Pro
                     f"feed {name} without {culprit.node}, or put in its place what keeps the order, "
                     "such as a queue_buffer"
                 )
-                yield Problem(str(edge.location), what, hint)
+                ends = (graph.nodes[name], graph.nodes[culprit.node])
+                where = [edge.location, *(at for spec in ends for at in spec.locations())]
+                yield Problem(str(graph.last_written(where)), what, hint)
 
 
 def _first_disorder(

@@ -87,8 +87,8 @@ def plot_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        metavar="FILE.png",
-        help="where to write it (default: plot.png in the first folder)",
+        metavar="FILE",
+        help="where to write it, as .png or .svg (default: plot.png in the first folder)",
     )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from flowrl.cli import arguments as shared
 from flowrl.cli.streams import stdout_to_stderr
-from flowrl.core.errors import UsageError
 from flowrl.runs.run_names import existing_run_path
 
 NEWEST = 0  # a row's number counts from 1
@@ -44,6 +43,7 @@ def league_arguments(parser: ArgumentParser) -> None:
 
 
 def league(arguments: Namespace) -> int:
+    from flowrl.runs.figure_file import check_ending
     from flowrl.runs.league_files import FOLDER, read_league
     from flowrl.runs.league_report import LeagueReport
     from flowrl.runs.payoff_picture import draw_payoff
@@ -53,8 +53,7 @@ def league(arguments: Namespace) -> int:
         return _replay(arguments, run)
     report = LeagueReport(read_league(run))
     picture = Path(arguments.output) if arguments.output else run / FOLDER / "payoff.png"
-    if picture.suffix not in (".png", ".svg"):
-        raise UsageError(f"-o {picture}: expected a file that ends in .png or .svg")
+    check_ending("league", picture)
     if arguments.dot:
         Path(arguments.dot).write_text(report.ancestry_dot(), encoding="utf-8")
     is_drawn = bool(arguments.output or not arguments.json) and bool(report.elos)

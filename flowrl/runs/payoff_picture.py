@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flowrl.core.errors import RunError
 from flowrl.ratings.games import GameCounts
+from flowrl.runs.figure_file import write_figure
 from flowrl.runs.rating_tables import shortened_name
 
 MOST_WRITTEN = 16  # players; of more, the scores are not written into the squares
@@ -18,7 +18,7 @@ DARK = 0.38  # distance of a score from one half beyond which its colour needs w
 
 def draw_payoff(counts: GameCounts, players: Sequence[str], title: str, path: Path) -> Path:
     """Draw the mean score of each row's player against each column's, in this order, as a PNG or SVG file."""
-    from matplotlib import colormaps, rc_context
+    from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -47,13 +47,7 @@ def draw_payoff(counts: GameCounts, players: Sequence[str], title: str, path: Pa
                 axes.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
     bar = figure.colorbar(image, ax=axes, shrink=0.8)
     bar.set_label("mean score of the row's player (grey: no game)", fontsize="small")
-    try:
-        with rc_context({"svg.hashsalt": "flowrl"}):  # the same file for the same scores
-            metadata = {"Date": None} if path.suffix == ".svg" else None
-            figure.savefig(path, metadata=metadata)
-    except OSError as error:
-        why = error.strerror or error
-        raise RunError(f"{path}: cannot be written: {why}; give another file by -o") from None
+    write_figure(figure, path)
     return path
 
 

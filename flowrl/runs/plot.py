@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowrl.core.errors import RunError, UsageError
+from flowrl.core.errors import UsageError
 from flowrl.graph.yaml_text import flow_text
+from flowrl.runs.figure_file import check_ending, write_figure
 from flowrl.runs.learning_curves import EvaluatedRun, Points, read_runs, without_repeats
 from flowrl.runs.setting_labels import setting_labels
 
@@ -48,17 +49,15 @@ class Plot:
 
 
 def plot_runs(runs: Sequence[str | Path], out: str | Path) -> Plot:
-    """Draw the learning curves of run folders as a PNG. A folder of runs stands for all runs in it."""
+    """Draw the learning curves of run folders as a PNG or SVG file. A folder of runs stands for all runs in it."""
     if not runs:
         raise UsageError("plot: no run is given; name run folders, such as runs/cartpole_dqn-…")
+    path = Path(out)
+    check_ending("plot", path)
     evaluated, without_curves = read_runs(map(Path, runs))
     found, repeats = without_repeats(evaluated)
     left_out = [*without_curves, *repeats]
-    path = Path(out)
-    try:
-        _draw(curve_bands(labelled_curves(found)), title_of(found), path)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written: {error.strerror or error}") from None
+    _draw(curve_bands(labelled_curves(found)), title_of(found), path)
     return Plot(path, tuple(left_out))
 
 
@@ -145,7 +144,7 @@ def _draw(bands: Sequence[CurveBand], title: str, path: Path) -> None:
     if any(curve.solved for band in bands for curve in band.curves):
         axes.plot([], [], color="0.3", marker="*", ms=9, lw=0, label="solved")
     _style_axes(axes, title, many=any(len(band.curves) > 1 for band in bands))
-    figure.savefig(path, format="png")
+    write_figure(figure, path)
 
 
 def _draw_band(axes: Any, band: CurveBand, colour: str) -> None:

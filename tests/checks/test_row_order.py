@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from flowrl.core.batch import Batch
 from flowrl.core.functions import as_node
 from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import In, Out
-from flowrl.graph.loading import load_data
+from flowrl.graph.loading import load_data, load_graph
 
 HERE = __name__
 BUFFER = {"batch_size": 64, "updates_per_push": 1}
@@ -114,3 +115,13 @@ def test_buffers_that_look_for_the_rows_after_a_row_need_the_order_too() -> None
 
 def test_dqn_takes_rows_in_any_order() -> None:
     assert problems({}, extends="cartpole_dqn") == []
+
+
+def test_the_file_that_changed_the_policy_is_named_and_not_the_one_with_the_edge(
+    tmp_path: Path,
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: cartpole_dqn\npolicy: {type: ppo}\nwarmup: null\n")
+    found = [str(problem) for problem in check(load_graph(mine)).problems]
+    [order] = [problem for problem in found if "in the order of time" in problem]
+    assert order.startswith(f"{mine}:2:1: learner.data needs rows")

@@ -228,4 +228,4 @@ def test_broken_lines_are_refused(tmp_path: Path) -> None:
 
 def test_another_kind_of_picture_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["league", str(run), "-o", "payoff.pdf"]) == 2
-    assert "-o payoff.pdf: expected a file that ends in .png or .svg" in capsys.readouterr().err
+    assert "league: payoff.pdf: unknown ending '.pdf'; known: .png, .svg" in capsys.readouterr().err

@@ -157,7 +157,17 @@ def test_an_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     out = tmp_path / "none" / "x.png"
     with pytest.raises(RunError) as error:
         plot_runs([make_run(tmp_path / "a", [(1, 1)])], out)
-    assert str(error.value) == f"{out}: cannot be written: No such file or directory"
+    assert str(error.value) == (
+        f"{out}: cannot be written: No such file or directory; give another file by -o"
+    )
+
+
+def test_an_ending_that_names_no_format_is_refused_before_runs_are_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        plot_runs([tmp_path / "none"], tmp_path / "x.jpg")
+    assert (
+        str(error.value) == f"plot: {tmp_path / 'x.jpg'}: unknown ending '.jpg'; known: .png, .svg"
+    )
 
 
 # several runs
@@ -306,6 +316,14 @@ def test_the_picture_is_a_png_with_a_colour_for_each_graph(tmp_path: Path) -> No
     assert ORANGE not in colours(drawn.path)
     two = make_run(tmp_path / "b", points[::-1], "two")
     assert {BLUE, ORANGE} <= colours(plot_runs([one, two], tmp_path / "two.png").path)
+
+
+def test_a_file_that_ends_in_svg_is_one_and_always_the_same(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", [(0, 1), (1000, 9)])
+    first, again = (plot_runs([run], tmp_path / f"{k}.svg").path.read_bytes() for k in range(2))
+    assert first.startswith(b"<?xml")
+    assert b"<svg" in first
+    assert first == again
 
 
 def test_a_single_evaluation_can_be_drawn(tmp_path: Path) -> None:
