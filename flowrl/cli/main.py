@@ -162,13 +162,20 @@ class VerbParser(ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            from flowrl.core.errors import closest_word
-
-            word = unknown[0]
-            near = closest_word(word.partition("=")[0], self._option_string_actions)
-            hint = f"; did you mean '{near}'?" if near and word.startswith("-") else ""
-            self.error(f"unknown argument '{word}'{hint}")
+            self.error(f"unknown argument '{unknown[0]}'{self._hint(unknown[0])}")
         return found, []
+
+    def _hint(self, word: str) -> str:
+        """What may be meant by an unknown word: an option, or a verb that is written like one."""
+        from flowrl.core.errors import closest_word
+
+        option = word.partition("=")[0]
+        if not option.startswith("-"):
+            return ""
+        if (verb := option.removeprefix("--")) in VERBS:
+            return f"; did you mean the verb, `flowrl {verb}`?"
+        near = closest_word(option, self._option_string_actions)
+        return f"; did you mean '{near}'?" if near else ""
 
 
 def make_parser(chosen: str | None) -> ArgumentParser:

@@ -90,6 +90,9 @@ def test_a_misspelt_option_is_told_the_nearest_one(flowrl: Flowrl) -> None:
         "\nflowrl run: error: unknown argument '--sedd'; did you mean '--seed'?\n"
     )
     assert flowrl("check", "g.yaml", "h.yaml")[2].endswith("unknown argument 'h.yaml'\n")
+    assert flowrl("run", "g.yaml", "--resume")[2].endswith(
+        "unknown argument '--resume'; did you mean the verb, `flowrl resume`?\n"
+    )
 
 
 def test_a_misspelt_verb_is_told_the_nearest_one(flowrl: Flowrl) -> None:
