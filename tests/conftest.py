@@ -30,6 +30,7 @@ from flowrl.machine.numerics import THREAD_VARIABLES
 from tests.fork_pool import ForkPool
 from tests.needs import skip_or_fail_without
 from tests.quick_selection import FULL_PROFILE
+from tests.sites.perturbed_environment import perturbed_environment
 
 # The environment is set before any module of the tests copies it. Tests start hundreds of Python processes: each would
 # compile the same modules again, and idle threads of numerical libraries would take the cores from others.
@@ -82,6 +83,20 @@ def fork_pool() -> Iterator[ForkPool]:
 def forked_processes(fork_pool: ForkPool) -> Iterator[None]:
     """A fork pool replaces the start of child processes: 10 ms each instead of half a second."""
     with fork_pool.replacing_popen():
+        yield
+
+
+@pytest.fixture(scope="session")
+def perturbed_fork_pool() -> Iterator[ForkPool]:
+    pool = ForkPool(perturbed_environment())
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def perturbed_processes(perturbed_fork_pool: ForkPool) -> Iterator[None]:
+    """Child processes are forked from one whose global state is perturbed."""
+    with perturbed_fork_pool.replacing_popen():
         yield
 
 

@@ -32,10 +32,12 @@ from flowrl.machine.numerics import THREAD_VARIABLES
 from flowrl.machine.process_exit import exit_now
 from flowrl.runtime.sites.fork_server import COMMON_MODULES
 
-MODULES = (  # what env workers and sites of toy nodes import
+MODULES = (  # what env workers, and sites of toy nodes and of bundled graphs import
     *COMMON_MODULES,
+    "torch",
     "flowrl.nodes.env_managers.workers.process",
     "flowrl.nodes.envs.gymnasium",
+    "flowrl.nodes.learners.learner",
     "flowrl.runs.seed_process",
     "flowrl.runtime.sites.fork_server",
     "tests.nodes.toy_envs",
@@ -47,9 +49,10 @@ MOST_BYTES, MOST_FDS = 1 << 17, 250  # of a message
 
 
 class ForkPool:
-    """The process as a test sees it. It is started when it is first needed."""
+    """The process as a test sees it. It is started, with more variables, when it is first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, more_variables: Mapping[str, str] | None = None) -> None:
+        self._more_variables = more_variables or {}
         self._socket, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,7 +60,7 @@ class ForkPool:
     def _start(self) -> subprocess.Popen[bytes]:
         fd = self._theirs.fileno()
         command = [sys.executable, "-m", "tests.fork_pool", str(fd), *MODULES]
-        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
+        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), **self._more_variables}
         with self._theirs:
             # A test may be in a folder of its own, from which `tests` cannot be imported.
             folder = Path(__file__).parents[1]

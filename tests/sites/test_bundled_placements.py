@@ -99,7 +99,7 @@ def test_every_graph_has_equal_results_in_threads(case: Case, tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("case", every_other(cases_of_turn(1, DISTINCT)), ids=str)
 def test_every_graph_has_equal_results_in_processes(
-    case: Case, perturbed: Path, tmp_path: Path
+    case: Case, perturbed_processes: None, tmp_path: Path
 ) -> None:
     compare(tmp_path, case, "processes")
 
@@ -107,7 +107,7 @@ def test_every_graph_has_equal_results_in_processes(
 @pytest.mark.slow
 @pytest.mark.parametrize("case", every_other(cases_of_turn(2, DISTINCT, 3, 1), 1), ids=str)
 def test_replicas_have_equal_results_in_a_mixed_placement(
-    case: Case, perturbed: Path, tmp_path: Path
+    case: Case, perturbed_processes: None, tmp_path: Path
 ) -> None:
     compare(tmp_path, case, "mixed")
 
@@ -116,7 +116,7 @@ def test_replicas_have_equal_results_in_a_mixed_placement(
 # The others are in `tests.sites.matrix`.
 @pytest.mark.parametrize("graph", every_other([g for g in DISTINCT if g in OFF_POLICY][1::2]))
 def test_lags_have_equal_results_in_a_mixed_placement(
-    graph: str, perturbed: Path, tmp_path: Path
+    graph: str, perturbed_processes: None, tmp_path: Path
 ) -> None:
     compare(tmp_path, Case(graph, "steps", lag=2), "mixed")
 

@@ -72,7 +72,7 @@ IN_CI = [(graph,) for graph in DISTINCT[::3]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", exhaustive_except(IN_CI, EXACT))
-def test_every_bundled_graph_continues_in_processes(graph: str) -> None:
+def test_every_bundled_graph_continues_in_processes(graph: str, perturbed_processes: None) -> None:
     compare_bundled(graph, "processes")
 
 
