@@ -9,7 +9,8 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.nodes.collectors.joined_managers import JoinedManagers, join_managers
-from flowrl.nodes.envs.agent_rows import RETURN, SEED, AgentRows
+from flowrl.nodes.envs.agent_columns import RETURN, SEED
+from flowrl.nodes.envs.agent_rows import AgentRows
 from flowrl.nodes.envs.steps import Steps
 
 

@@ -16,7 +16,7 @@ from flowrl.nodes.datasets.formats import format_of
 from flowrl.nodes.datasets.metadata import require_fitting_rewards
 from flowrl.nodes.datasets.row_checks import require_valid_rows
 from flowrl.nodes.datasets.table_files import HINT
-from flowrl.nodes.envs.agent_rows import env_spec
+from flowrl.nodes.envs.agent_columns import env_spec
 from flowrl.nodes.nstep import link_schema, with_links
 from flowrl.nodes.observations import columns_under
 from flowrl.nodes.returns import bootstrap_discount

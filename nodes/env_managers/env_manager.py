@@ -18,7 +18,8 @@ from flowrl.nodes.env_managers.crash_files import CrashFile
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.episode_start import EpisodeStart, encode_options
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
-from flowrl.nodes.envs.agent_rows import as_agent_rows, env_spec
+from flowrl.nodes.envs.agent_columns import env_spec
+from flowrl.nodes.envs.agent_rows import as_agent_rows
 from flowrl.nodes.envs.callables import env_makers
 from flowrl.nodes.envs.info import info_notes
 from flowrl.nodes.envs.spec import EnvSpec, env_columns, env_part, evaluation_part

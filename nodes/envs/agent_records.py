@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from flowrl.core.batch import Array, Schema
-from flowrl.nodes.envs.agent_rows import (
+from flowrl.nodes.envs.agent_columns import (
     INFO,
     LENGTH,
     NO_SEED,
@@ -28,6 +28,7 @@ from flowrl.nodes.envs.output_checks import InvalidOutputError, check_observatio
 from flowrl.nodes.envs.spec import observation_columns, space_column
 from flowrl.nodes.envs.wrapped_agent import WrappedAgent
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
+from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.observations import leaf_columns
 
 
@@ -41,9 +42,14 @@ class RecordWriter:
         wrappers: Wrappers,
         info: Schema,
         turns: bool = False,
+        first: int = 0,
     ) -> None:
-        """`spaces` are those of an agent's observations and actions. With `turns`, a step may complete later."""
+        """`spaces` are those of an agent's observations and actions. With `turns`, a step may complete later.
+
+        `first` is the number of agents of the env that are in groups before these, whose wrappers have other seeds.
+        """
         self.positions = {agent: k for k, agent in enumerate(agents)}
+        self._first = first
         self._wrapped = {agent: WrappedAgent(*spaces, wrappers) for agent in agents}
         obs_space, action_space = self._wrapped[agents[0]].spaces
         self.columns = AgentColumns(
@@ -55,12 +61,20 @@ class RecordWriter:
         )
         self._info_reader = InfoReader(info)
         self._obs_dtype = np.dtype(self.columns.obs.dtype)
+        self._has_mask = ACTION_MASK in leaf_columns(self.columns.obs)
         self._leaves = [(leaf, f"{OBS}/{leaf}") for leaf in leaf_columns(self.columns.obs) if leaf]
+
+    def __contains__(self, agent: str) -> bool:
+        return agent in self.positions
 
     @property
     def layers(self) -> list[Any]:
         """The outermost wrapper of each agent."""
         return [agent.outermost for agent in self._wrapped.values()]
+
+    def actions_of(self, action: Any, agents: Sequence[str]) -> dict[str, Any]:
+        """The actions of these agents in the action of the env."""
+        return {agent: action[self.positions[agent]] for agent in agents}
 
     def begin_game(self, seed: int | None) -> None:
         """Forget all episodes; `seed` is that of the env's episode."""
@@ -101,12 +115,41 @@ class RecordWriter:
         _require_finite(agent, own_reward)
         self._return[self.positions[agent]] += float(own_reward)
 
-    def mark(self, record: Array, name: str, agents: Sequence[str]) -> None:
+    def mark(self, record: Array, name: str, agents: Iterable[str]) -> None:
         """Set a flag of these agents."""
         record[name][[self.positions[agent] for agent in agents]] = True
 
+    def marked(self, record: Array, name: str) -> set[str]:
+        """The agents of which a flag is set."""
+        flags = record[name].tolist()
+        return {agent for agent, k in self.positions.items() if flags[k]}
+
+    def write_ends(self, record: Array, agent: str, terminated: bool, truncated: bool) -> None:
+        """Write whether an agent's episode has ended, without a step of it."""
+        k = self.positions[agent]
+        record[TERMINATED][k], record[TRUNCATED][k] = terminated, truncated
+
+    def total_reward(self, record: Array) -> float:
+        """The sum of all agents' rewards."""
+        return float(record[REWARD].sum())
+
+    def allow_some_action(self, record: Array, agents: Iterable[str]) -> None:
+        """Let the mask of each of these agents' observation allow everything if it allows nothing."""
+        if not self._has_mask:
+            return
+        masks = record[f"{OBS}/{ACTION_MASK}"]
+        for k in (self.positions[agent] for agent in agents):
+            if not masks[k].any():
+                masks[k] = 1
+
     def write_obs(self, record: Array, obs: Mapping[str, Any]) -> None:
         """Write what these agents observe, and the returns and lengths of all agents' episodes so far."""
+        if obs:
+            self._write_rows(record, obs)
+        record[RETURN], record[LENGTH] = self._return, self._length
+        record[SEED] = NO_SEED if self._seed is None else self._seed
+
+    def _write_rows(self, record: Array, obs: Mapping[str, Any]) -> None:
         try:
             rows = check_observations([*obs.values()], self.columns.obs, self._obs_dtype)
         except InvalidOutputError as invalid:
@@ -116,8 +159,6 @@ class RecordWriter:
             record[OBS][positions] = rows
         for leaf, name in self._leaves:
             record[name][positions] = rows[leaf]
-        record[RETURN], record[LENGTH] = self._return, self._length
-        record[SEED] = NO_SEED if self._seed is None else self._seed
 
     def _write_info(self, record: Array, agent: str, info: Mapping[str, Any]) -> None:
         values = self._info_reader.read(info)
@@ -128,7 +169,7 @@ class RecordWriter:
         """The seed for the wrappers of agent k in the episode that it begins."""
         if self._seed is None:
             return None
-        text = b"%d/%d/%d" % (self._seed, k, self._episodes_begun)
+        text = b"%d/%d/%d" % (self._seed, self._first + k, self._episodes_begun)
         return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little") >> 1
 
 

@@ -9,89 +9,27 @@ managers know nothing of agents.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array, Column, Schema
-from flowrl.nodes.envs.info import PREFIX, info_columns
-from flowrl.nodes.envs.spec import EnvSpec, env_columns, env_part
+from flowrl.core.batch import Array
+from flowrl.nodes.envs.agent_columns import (
+    ACTED,
+    ACTIVE,
+    COMPLETED,
+    INFO,
+    LENGTH,
+    OBS,
+    RETURN,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+)
+from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode, Steps
 from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.observations import NestedColumns, ObsColumns, columns_under
-
-OBS = "obs"  # of each agent: its first observation, or what its action led to
-ACTIVE = "active"  # whether it acts in the next step
-ACTED = "acted"  # whether it did in this one
-# Whether a step of it is complete: the reward and the flags are those since its last action. If agents act in turn,
-# this may have been in an earlier step. Otherwise it was in this one, and records do not have this flag.
-COMPLETED = "completed"
-REWARD, TERMINATED, TRUNCATED = "reward", "terminated", "truncated"
-INFO = PREFIX  # before the names of the listed entries of its `info`
-RETURN, LENGTH = "return", "length"  # of its episode so far, in the env's own rewards
-SEED = "seed"  # of the env's episode; NO_SEED if it was reset without one
-NO_SEED = -1
-
-
-@dataclass(frozen=True, slots=True)
-class AgentColumns:
-    """The number of agents in an env, and the columns of one agent's observations and actions."""
-
-    count: int
-    obs: ObsColumns
-    action: Column
-    info: Schema = field(default_factory=dict)  # the listed entries of `info`
-    turns: bool = False  # whether an agent's step may be complete in a later step of the env
-
-    @property
-    def record(self) -> NestedColumns:
-        """The observation of the env: a record of all agents."""
-        obs = {name: self._of_all(column) for name, column in columns_under(OBS, self.obs).items()}
-        flags = {name: Column("bool", (self.count,)) for name in self._step_flags}
-        ends = {name: Column("bool", (self.count,)) for name in (TERMINATED, TRUNCATED)}
-        numbers = {REWARD: "float64", RETURN: "float64", LENGTH: "int64"}
-        scalars = {name: Column(dtype, (self.count,)) for name, dtype in numbers.items()}
-        info = {
-            INFO + name: Column(as_bits(column), (self.count, *column.shape))
-            for name, column in self.info.items()
-        }
-        return NestedColumns({**obs, **flags, **ends, **scalars, **info, SEED: Column("int64")})
-
-    @property
-    def actions(self) -> Column:
-        """The action of the env: one for each agent, in the order of its possible agents."""
-        return self._of_all(self.action)
-
-    @property
-    def _step_flags(self) -> tuple[str, ...]:
-        return (ACTIVE, ACTED, COMPLETED) if self.turns else (ACTIVE, ACTED)
-
-    def _of_all(self, column: Column) -> Column:
-        return Column(column.dtype, (self.count, *column.shape))
-
-
-def as_bits(column: Column) -> str:
-    """The dtype of an entry of `info` in records. Floats are unsigned integers there, as records hold no NaN."""
-    dtype = np.dtype(column.dtype)
-    return f"uint{8 * dtype.itemsize}" if dtype.kind == "f" else column.dtype
-
-
-def agent_columns(env: Any) -> AgentColumns | None:
-    """The agents of an env part, if each is a row of its own."""
-    part = env_part(env)
-    return part.agent_columns() if hasattr(part, "agent_columns") else None
-
-
-def env_spec(env: Any, count: int) -> EnvSpec:
-    """The spec of `count` such envs."""
-    part = env_part(env)
-    obs, action = env_columns(part)  # raises if the env cannot be made
-    agents = agent_columns(part)
-    if agents is None:
-        return EnvSpec(obs, action, count, info=info_columns(part))
-    n = agents.count
-    return EnvSpec(agents.obs, agents.action, count * n, n, True, together=n, info=agents.info)
+from flowrl.nodes.observations import columns_under
 
 
 def as_agent_rows(envs: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, parts
-from flowrl.nodes.envs.agent_rows import AgentColumns
+from flowrl.nodes.envs.agent_columns import AgentColumns
 from flowrl.nodes.envs.spec import probe_env
 from flowrl.nodes.envs.wrappers.wrapper import for_any_purpose, select_for_purpose
 from flowrl.nodes.observations import NestedColumns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,13 +49,14 @@ def acts_in_turn(env: Any) -> bool:
     return hasattr(env, "agent_iter")
 
 
-def common_space(env: Any, what: str) -> Any:
-    """The space of observations or actions (`what`), which must be equal for all agents."""
+def common_space(env: Any, what: str, agents: Sequence[str] | None = None) -> Any:
+    """The space of observations or actions (`what`), which must be equal for these agents, or for all."""
     space_of = getattr(env, f"{what}_space")
-    spaces = {agent: space_of(agent) for agent in env.possible_agents}
+    spaces = {agent: space_of(agent) for agent in agents or env.possible_agents}
     first, *_ = spaces
     for agent, space in spaces.items():
         if space != spaces[first]:
             difference = f"the {what}s of {first} are {spaces[first]}, those of {agent} {space}"
-            raise UnsoundError(difference, "wrap the env so that its agents are alike", "env")
+            hint = "put them into groups (`agents: {groups: spaces}`), or wrap the env so that its agents are alike"
+            raise UnsoundError(difference, hint, "env")
     return spaces[first]

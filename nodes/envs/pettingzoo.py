@@ -9,8 +9,10 @@ from pydantic import model_validator
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
-from flowrl.nodes.envs.agent_rows import AgentColumns
+from flowrl.nodes.envs.agent_columns import AgentColumns, GroupColumns
+from flowrl.nodes.envs.agent_groups import AgentGroups, Agents, group_agents
 from flowrl.nodes.envs.entry_points import import_entry_point
+from flowrl.nodes.envs.group_records import Groups
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.info import info_columns
 from flowrl.nodes.envs.parallel_api import (
@@ -24,10 +26,11 @@ from flowrl.nodes.observations import ObsColumns
 
 
 class PettingZoo(Gymnasium):
-    """Agents with equal spaces: one policy observes them all and acts for all, or each acts by itself.
+    """Several agents: one policy observes them all and acts for all, or each acts by itself.
 
     With `joint`, agents are an axis of observations and actions: the leaf `agents` is (N, …), and the leaf `alive` (N,)
-    is 1 for active agents. With `shared`, each agent is as an env of its own, and agents may act in turn.
+    is 1 for active agents. With `shared`, each agent is as an env of its own, and agents may act in turn. Both are for
+    agents with equal spaces; with `groups`, those of a group have equal spaces, and each group a policy of its own.
     """
 
     class Config(Gymnasium.Config):
@@ -37,9 +40,10 @@ class PettingZoo(Gymnasium):
             "in turn `pettingzoo.classic.tictactoe.tictactoe:env`",
             pattern=r"^[\w.]+:[A-Za-z_]\w*$",
         )
-        agents: Literal["joint", "shared"] = param(
+        agents: Agents = param(
             "joint",
-            "`joint`: one policy observes all agents and acts for all; `shared`: each acts by itself",
+            "`joint`: one policy observes all agents and acts for all; `shared`: each acts by itself; "
+            "`{groups: …}`: agents that differ, with a policy for each group",
         )
         reward: Literal["sum", "mean"] | None = param(
             None,
@@ -52,34 +56,56 @@ class PettingZoo(Gymnasium):
 
         @model_validator(mode="after")
         def check_shared(self) -> Any:
-            if self.agents == "shared" and self.state:
+            if self.agents == "joint":
+                return self
+            if self.state:
                 raise ValueError(
                     "`state` is for `agents: joint`, where one policy learns for all agents; leave it out"
                 )
-            if self.agents == "shared" and self.reward is not None:
+            if self.reward is not None:
+                given = "shared" if self.agents == "shared" else "{groups: …}"
                 raise ValueError(
-                    "`reward` is for `agents: joint`; with `agents: shared` each agent gets its own "
+                    f"`reward` is for `agents: joint`; with `agents: {given}` each agent gets its own "
                     "reward: leave it out"
                 )
-            if self.agents == "shared" and isinstance(self.info, list) and self.info:
+            if isinstance(self.info, list) and self.info:
                 name = self.info[0]
                 raise ValueError(f"`info` of agents needs types; write `info: {{{name}: float32}}`")
             return self
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self._agents: AgentColumns | None = None
+        self._columns: AgentColumns | GroupColumns | None = None
 
     def spec(self) -> tuple[ObsColumns, Column]:
-        agents = self.agent_columns()
-        return super().spec() if agents is None else (agents.record, agents.actions)
+        if self.config.agents == "joint":
+            return super().spec()
+        columns = self._columns_of_agents()
+        return columns.record, columns.actions
 
     def agent_columns(self) -> AgentColumns | None:
-        """The agents, if each is a row of its own; one env is made to find them."""
-        if self._agents is None and self.config.agents == "shared":
+        """The agents, if each is a row of its own and all are alike."""
+        if self.config.agents != "shared":
+            return None
+        columns = self._columns_of_agents()
+        assert isinstance(columns, AgentColumns)
+        return columns
+
+    def group_columns(self) -> GroupColumns | None:
+        """The agents, if they are in groups."""
+        if not isinstance(self.config.agents, AgentGroups):
+            return None
+        columns = self._columns_of_agents()
+        assert isinstance(columns, GroupColumns)
+        return columns
+
+    def _columns_of_agents(self) -> AgentColumns | GroupColumns:
+        """The columns of agents that act by themselves; one env is made to find them."""
+        if self._columns is None:
             with probe_env(lambda: self.make(0), self.config.id) as env:
-                self._agents = env.agents
-        return self._agents
+                self._columns = env.agents
+        columns: AgentColumns | GroupColumns = self._columns
+        return columns
 
     def make(self, index: int) -> Any:
         if self.config.agents == "joint":
@@ -93,9 +119,14 @@ class PettingZoo(Gymnasium):
         env = self._make_env(index)
         if acts_in_turn(env):
             require_turn_based_api(env, self.config.id)
-            return TurnBasedEnv(PettingZooTurns(env), wrappers, limit, info)
+            game = PettingZooTurns(env)
+            return TurnBasedEnv(game, wrappers, limit, info, self._groups_of(game))
         require_parallel_api(env, self.config.id)
-        return SharedAgentsEnv(env, wrappers, limit, info)
+        return SharedAgentsEnv(env, wrappers, limit, info, self._groups_of(env))
+
+    def _groups_of(self, env: Any) -> Groups | None:
+        setting = self.config.agents
+        return group_agents(setting, env) if isinstance(setting, AgentGroups) else None
 
     def make_unwrapped(self, index: int) -> Any:
         from gymnasium.wrappers import TimeLimit

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Schema
-from flowrl.nodes.envs.agent_records import RecordWriter
-from flowrl.nodes.envs.agent_rows import ACTED, ACTIVE, REWARD, TERMINATED, TRUNCATED
-from flowrl.nodes.envs.parallel_api import common_space, while_no_other_is_made
+from flowrl.nodes.envs.agent_columns import ACTED, ACTIVE, TERMINATED, TRUNCATED
+from flowrl.nodes.envs.group_records import Groups, make_writer
+from flowrl.nodes.envs.parallel_api import while_no_other_is_made
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
 
 
@@ -21,17 +21,21 @@ class SharedAgentsEnv:
     """The episode of the env ends when no agent is active any more."""
 
     def __init__(
-        self, env: Any, wrappers: Wrappers, max_steps: int | None, info: Schema | None = None
+        self,
+        env: Any,
+        wrappers: Wrappers,
+        max_steps: int | None,
+        info: Schema | None = None,
+        groups: Groups | None = None,
     ) -> None:
         """Each agent has `wrappers` of its own. After `max_steps` the episodes of all active agents are truncated.
 
-        `info` lists the entries of each agent's info that are written into the record.
+        `info` lists the entries of each agent's info that are written into the record. `groups` are the names of the
+        agents in each group; without it all agents have the same columns.
         """
         self._env, self._max_steps = env, max_steps
-        spaces = common_space(env, "observation"), common_space(env, "action")
-        self._writer = RecordWriter(env.possible_agents, spaces, wrappers, info or {})
+        self._writer = make_writer(env, groups, wrappers, info or {})
         self.agents = self._writer.columns
-        self._positions = self._writer.positions
         self._dtype = self.agents.record.dtype
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -48,7 +52,7 @@ class SharedAgentsEnv:
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the active agents; actions chosen for the others have no effect."""
-        chosen = {agent: action[self._positions[agent]] for agent in self._active}
+        chosen = self._writer.actions_of(action, self._active)
         actions = {agent: self._writer.unwrap_action(agent, act) for agent, act in chosen.items()}
         stepped = self._env.step(actions)
         self._steps += 1
@@ -57,9 +61,9 @@ class SharedAgentsEnv:
         joined = [agent for agent in after if agent not in chosen]
         self._writer.write_obs(record, obs | self._begin_episodes(joined, stepped[0], stepped[-1]))
         self._active = self._next_active(record, self._active, after)
-        truncated = bool(record[TRUNCATED].any())
+        truncated = bool(self._writer.marked(record, TRUNCATED))
         over = not self._active
-        reward = float(record[REWARD].sum())
+        reward = self._writer.total_reward(record)
         return record[()], reward, over and not truncated, over and truncated, stepped[-1]
 
     @property
@@ -84,7 +88,7 @@ class SharedAgentsEnv:
         """Begin these agents' episodes, at the reset or later; return their first observations."""
         wrapped_obs = {}
         for agent in agents:
-            if agent not in self._positions:
+            if agent not in self._writer:
                 raise ValueError(
                     f"agent {agent} is active and not one of the env's possible_agents"
                 )
@@ -109,8 +113,8 @@ class SharedAgentsEnv:
 
     def _next_active(self, record: Array, before: Sequence[str], after: Sequence[str]) -> list[str]:
         """The agents that act in the next step; none if the env's episode is over."""
-        ended = record[TERMINATED] | record[TRUNCATED]
-        over = {agent for agent in before if ended[self._positions[agent]]}
+        marked = self._writer.marked
+        over = marked(record, TERMINATED) | marked(record, TRUNCATED)
         vanished = set(before).difference(over, after)
         if vanished:
             raise ValueError(
@@ -122,7 +126,7 @@ class SharedAgentsEnv:
                 f"agent {min(over.intersection(after))} is still active, but its episode has ended"
             )
         if self._steps == self._max_steps:
-            record[TRUNCATED] |= record[ACTED] & ~ended
+            self._writer.mark(record, TRUNCATED, marked(record, ACTED) - over)
             return []
         self._writer.mark(record, ACTIVE, active)
         return active

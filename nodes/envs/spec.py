@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Thread
@@ -35,6 +35,20 @@ class EnvSpec:
     together: int = 1
     info: Schema = field(default_factory=dict)  # the listed entries of `info`
     takes_options: bool = True  # whether episodes can begin with options of `reset`
+    # Of agents in groups: the spec of each group's rows. Then what an env observes is a record of all groups, and a row
+    # is an env.
+    groups: Mapping[str, EnvSpec] = field(default_factory=dict)
+
+
+def require_one_policy(spec: EnvSpec) -> None:
+    """Refuse envs whose agents are in groups, where one policy is to act for all."""
+    if spec.groups:
+        what = f"the agents of the env are in groups ({', '.join(spec.groups)}), and this node has one policy"
+        hint = (
+            "take a `group_collector` or a `group_evaluator`, which have a policy for each group, or leave the groups "
+            "out"
+        )
+        raise UnsoundError(what, hint, "env.agents")
 
 
 def obs_columns_of(obs: Any, where: str) -> ObsColumns:

@@ -13,20 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from flowrl.core.batch import Array, Schema
-from flowrl.nodes.envs.agent_records import RecordWriter
-from flowrl.nodes.envs.agent_rows import (
-    ACTED,
-    ACTIVE,
-    COMPLETED,
-    OBS,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-)
-from flowrl.nodes.envs.parallel_api import common_space
+from flowrl.nodes.envs.agent_columns import ACTED, ACTIVE, COMPLETED, TRUNCATED
+from flowrl.nodes.envs.group_records import Groups, make_writer
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
-from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.observations import leaf_columns
 
 
 class Turn(NamedTuple):
@@ -71,19 +60,22 @@ class TurnBasedEnv:
     """The episode of the env ends when no agent acts any more."""
 
     def __init__(
-        self, game: TurnGame, wrappers: Wrappers, max_steps: int | None, info: Schema | None = None
+        self,
+        game: TurnGame,
+        wrappers: Wrappers,
+        max_steps: int | None,
+        info: Schema | None = None,
+        groups: Groups | None = None,
     ) -> None:
         """Each agent has `wrappers` of its own. After `max_steps` steps of the env, all episodes are truncated.
 
-        `info` lists the entries of each agent's info that are written into the record.
+        `info` lists the entries of each agent's info that are written into the record. `groups` are the names of the
+        agents in each group; without it all agents have the same columns.
         """
         self._game, self._max_steps = game, max_steps
-        spaces = common_space(game, "observation"), common_space(game, "action")
-        self._writer = RecordWriter(game.possible_agents, spaces, wrappers, info or {}, turns=True)
+        self._writer = make_writer(game, groups, wrappers, info or {}, turns=True)
         self.agents = self._writer.columns
-        self._positions = self._writer.positions
         self._dtype = self.agents.record.dtype
-        self._has_mask = ACTION_MASK in leaf_columns(self.agents.obs)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         self._steps = 0
@@ -97,7 +89,7 @@ class TurnBasedEnv:
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take the actions of the agents whose turn it is; those chosen for the others have no effect."""
-        chosen = {agent: action[self._positions[agent]] for agent in self._active}
+        chosen = self._writer.actions_of(action, self._active)
         self._actions.update(chosen)
         record = np.zeros((), self._dtype)
         self._writer.mark(record, ACTED, self._active)
@@ -109,8 +101,8 @@ class TurnBasedEnv:
             turns = [*ended, *self._game.cut()]
         self._active = self._write_turns(record, turns)
         over = not self._active
-        truncated = over and bool(record[TRUNCATED].any())
-        reward = float(record[REWARD].sum())
+        truncated = over and bool(self._writer.marked(record, TRUNCATED))
+        reward = self._writer.total_reward(record)
         infos = {turn.agent: dict(turn.info) for turn in turns}
         return record[()], reward, over and not truncated, truncated, infos
 
@@ -135,7 +127,7 @@ class TurnBasedEnv:
         active = []
         for turn in turns:
             agent = turn.agent
-            if agent not in self._positions:
+            if agent not in self._writer:
                 raise ValueError(f"agent {agent} acts and is not one of the env's possible_agents")
             if agent in obs:
                 raise ValueError(
@@ -147,8 +139,8 @@ class TurnBasedEnv:
                 active.append(agent)
         self._writer.write_obs(record, obs)
         self._writer.mark(record, ACTIVE, active)
-        if self._has_mask:
-            self._allow_some_action(record, [agent for agent in obs if agent not in active])
+        # the value of a truncated episode's last observation is that of the best allowed action
+        self._writer.allow_some_action(record, [agent for agent in obs if agent not in active])
         return active
 
     def _write_turn(self, record: Array, turn: Turn) -> Any:
@@ -162,16 +154,5 @@ class TurnBasedEnv:
             # the rewards before an agent's first action belong to none of its steps
             wrapped = self._writer.begin_episode(agent, obs, info)
             self._writer.count_reward(agent, reward)
-            for name, flag in zip((TERMINATED, TRUNCATED), flags, strict=True):
-                record[name][self._positions[agent]] = flag
+            self._writer.write_ends(record, agent, *flags)
         return wrapped
-
-    def _allow_some_action(self, record: Array, agents: Sequence[str]) -> None:
-        """Let the mask of a last observation allow everything if it allows nothing.
-
-        The value of a truncated episode's last observation is that of the best allowed action.
-        """
-        masks = record[f"{OBS}/{ACTION_MASK}"]
-        for k in (self._positions[agent] for agent in agents):
-            if not masks[k].any():
-                masks[k] = 1

@@ -22,7 +22,7 @@ from flowrl.nodes.collectors.transitions import row_schema, transitions
 from flowrl.nodes.devices import available_device, device_facts, device_param
 from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
-from flowrl.nodes.envs.agent_rows import env_spec
+from flowrl.nodes.envs.agent_columns import env_spec
 from flowrl.nodes.envs.info import info_schema
 from flowrl.nodes.envs.spec import EnvSpec, evaluation_part
 from flowrl.nodes.evaluators.evaluation import (

@@ -15,7 +15,7 @@ from flowrl.nodes.collectors.actor import Actor
 from flowrl.nodes.collectors.episodes import episode_quotas
 from flowrl.nodes.collectors.match_rows import MatchEnvs
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
-from flowrl.nodes.envs.agent_rows import env_spec
+from flowrl.nodes.envs.agent_columns import env_spec
 from flowrl.nodes.envs.spec import EnvSpec, evaluation_part
 from flowrl.nodes.greedy_policy import GreedyPolicy
 from flowrl.nodes.policy import AnyActMode

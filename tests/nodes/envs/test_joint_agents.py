@@ -186,7 +186,7 @@ class TurnBasedEnv:
     [
         (
             joint_agents(odd="agent_1"),
-            r"observations of agent_0 are .*, those of agent_1 .*; wrap the env",
+            r"observations of agent_0 are .*, those of agent_1 .*; put them into groups",
         ),
         (
             PettingZoo(id="tests.nodes.toy_envs:CountingEnv"),

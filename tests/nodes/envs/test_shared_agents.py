@@ -15,7 +15,8 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes.env_managers.crash_files import replay_crash_file
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
-from flowrl.nodes.envs.agent_rows import AgentColumns, AgentRows, as_agent_rows
+from flowrl.nodes.envs.agent_columns import AgentColumns
+from flowrl.nodes.envs.agent_rows import AgentRows, as_agent_rows
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.envs.wrappers.actions import ActionRepeat, ActionScale, StickyActions

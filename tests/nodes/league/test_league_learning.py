@@ -12,7 +12,7 @@ import pytest
 import flowrl
 from flowrl.core.batch import Array
 from flowrl.core.checkpoint import read_acting
-from flowrl.nodes.envs.agent_rows import env_spec
+from flowrl.nodes.envs.agent_columns import env_spec
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.ppo import Ppo
