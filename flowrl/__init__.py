@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from flowrl.api import FlowGraph, fork, load, policy, record, replay, resume, snapshot
     from flowrl.cluster.rendezvous import Rendezvous
     from flowrl.core.batch import Batch, Column, Schema
-    from flowrl.core.config import Config, Part, param, part, parts
+    from flowrl.core.config import Config, Part, named_parts, param, part, parts
     from flowrl.core.context import Context, MetricsRecord, Record
     from flowrl.core.errors import FlowError, GraphError, NodeError, RunError, UsageError
     from flowrl.core.functions import as_node
@@ -47,7 +47,7 @@ _MODULE_OF = {
         ("FlowGraph", "fork", "load", "policy", "record", "replay", "resume", "snapshot"), "api"
     ),
     **dict.fromkeys(("Batch", "Column", "Schema"), "core.batch"),
-    **dict.fromkeys(("Config", "Part", "param", "part", "parts"), "core.config"),
+    **dict.fromkeys(("Config", "Part", "named_parts", "param", "part", "parts"), "core.config"),
     **dict.fromkeys(("Context", "MetricsRecord", "Record"), "core.context"),
     **dict.fromkeys(
         ("FlowError", "GraphError", "NodeError", "RunError", "UsageError"), "core.errors"
@@ -111,6 +111,7 @@ __all__ = [
     "as_node",
     "fork",
     "load",
+    "named_parts",
     "param",
     "part",
     "parts",

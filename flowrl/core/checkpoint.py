@@ -58,16 +58,23 @@ def checkpoint_bytes(
 
 def read_acting(path: Path) -> tuple[State, dict[str, Any]]:
     """The weights of a checkpoint's first node, and its `info` with the counters and the name of this `node`."""
+    states, info = read_all_acting(path)
+    key = min(states)
+    return states[key], {**info, "node": key}
+
+
+def read_all_acting(path: Path) -> tuple[dict[str, State], dict[str, Any]]:
+    """The weights of a checkpoint by their keys, and its `info` with the counters."""
     with _opened(path) as (file, meta):
         parts = {k: _acting_part(file, k, part) for k, part in _object(meta, "act").items()}
         if not parts:
             raise ValueError("it has no weights")
         arrays = {f"act/{k}/{n}": a for k, part in parts.items() for n, a in part[0].items()}
         _check_digest(meta, "act", arrays)
-        key = min(parts)
         counts = {name: int(meta[name]) for name in ("env_steps", "train_iters")}
-        info = {**_object(meta, "info"), **counts, "node": key}
-        return State(*parts[key], version=int(meta["version"])), info
+        version = int(meta["version"])
+        states = {key: State(*part, version=version) for key, part in parts.items()}
+        return states, {**_object(meta, "info"), **counts}
 
 
 def read_whole(path: Path, node: str) -> dict[str, Any]:

@@ -89,6 +89,16 @@ def parts(kind: str, about: str) -> Any:
     return Field(default=(), description=about, json_schema_extra={"parts": kind})
 
 
+def named_parts(kind: str, about: str, *, shared: str = "") -> Any:
+    """Declare a parameter that is a mapping of names to parts, at least one, in the order in which they are written.
+
+    `shared` names a section at the top of the graph. Each part is this section, overridden by the keys that the node
+    sets for it.
+    """
+    extra: dict[str, Any] = {"named_parts": kind, "shared": shared}
+    return Field(description=about, json_schema_extra=extra)
+
+
 def replaced_params(config: type[Config]) -> dict[str, str]:
     """The parameters that a link can take the place of, each with the link's name."""
     fields = config.model_fields.items()
@@ -96,7 +106,7 @@ def replaced_params(config: type[Config]) -> dict[str, str]:
 
 
 def field_extras(info: FieldInfo) -> Mapping[str, Any]:
-    """What `param`, `part` or `parts` declared of a field besides its type, default and description."""
+    """What `param`, `part`, `parts` or `named_parts` declared of a field besides its type, default and description."""
     found = info.json_schema_extra
     return found if isinstance(found, dict) else {}
 
@@ -118,9 +128,9 @@ def make_config(owner: str, config: type[Config], params: Mapping[str, Any]) -> 
 
 
 def _check_parts(where: str, extras: Mapping[str, Any], value: Any) -> None:
-    """Refuse what is no part of the kind, a class instead of an object, and a single part instead of a list.
+    """Refuse what is no part of the kind, a class instead of an object, and a single part instead of several.
 
-    Entries of a list that are no parts are left to the owner of the parameter.
+    Entries of a list or a mapping that are no parts are left to the owner of the parameter.
     """
     if "part" in extras and value is not None:
         kind = extras["part"]
@@ -135,6 +145,13 @@ def _check_parts(where: str, extras: Mapping[str, Any], value: Any) -> None:
             raise TypeError(f"{where} is {shortened_repr(value)}; expected a list of {kind}s")
         for one in value:
             _check_part(where, kind, one)
+    if "named_parts" in extras:
+        kind = extras["named_parts"]
+        if not isinstance(value, Mapping) or not value:
+            found = shortened_repr(value)
+            raise TypeError(f"{where} is {found}; expected a {kind} for each name, {{NAME: …}}")
+        for name, one in value.items():
+            _check_part(f"{where}[{name!r}]", kind, one)
 
 
 def _check_part(where: str, kind: str, value: Any) -> None:

@@ -39,10 +39,13 @@ class HistogramsRecord:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """A state to be written as a checkpoint. Then the checkpoint that it replaces is removed, if there is one."""
+    """States to be written as a checkpoint. Then the checkpoint that it replaces is removed, if there is one.
+
+    A node's own state has an empty name; those of several inputs have the names of these.
+    """
 
     name: str
-    state: State
+    states: Mapping[str, State]
     info: Mapping[str, Any]
     replaces: str = ""
     folder: str = CHECKPOINTS  # within that of the run
@@ -202,14 +205,18 @@ class Context:
     def save_checkpoint(
         self,
         name: str,
-        state: State,
+        state: State | Mapping[str, State],
         *,
         replaces: str = "",
         folder: str = CHECKPOINTS,
         **info: Any,
     ) -> None:
-        """Write a state as a checkpoint of the run; remove the one that it replaces, if there is one."""
-        self.emit(CheckpointRecord(name, state, info, replaces, folder))
+        """Write a state as a checkpoint of the run; remove the one that it replaces, if there is one.
+
+        Several states, those of the node's inputs by name, become one checkpoint.
+        """
+        states = {"": state} if isinstance(state, State) else dict(state)
+        self.emit(CheckpointRecord(name, states, info, replaces, folder))
 
     def append_lines(self, file: str, lines: Sequence[str]) -> None:
         """Append lines to a file in a folder of the run, such as `league/payoff.jsonl`.

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowrl.graph.model import SNAPSHOT_KEYS, Edge, Graph, Limits, NodeSpec, Phase, SnapshotSettings
 from flowrl.graph.needed_files import modules_beside
-from flowrl.graph.param_reader import part_fields, written_params, written_value
+from flowrl.graph.param_reader import named_parts_fields, part_fields, written_params, written_value
 from flowrl.graph.tree import as_mapping
 from flowrl.graph.yaml_text import YamlValue, flow_text, scalar_text
 
@@ -79,9 +79,20 @@ def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
         for name, about in parts.items()
         if getattr(spec.config, name) is not None
     }
+    for name, about in named_parts_fields(type(spec.config)).items():
+        sources[name] = _of_named_parts(spec, name, about["shared"])
     for name, value in written_params(spec.config).items():
         written = sources.get(name) or [i for i in [spec.written.fields.get(name)] if i is not None]
         yield from parameter_lines(name, value, 2, [as_mapping(i) for i in written], origins)
+
+
+def _of_named_parts(spec: NodeSpec, name: str, section: str) -> list[YamlValue]:
+    """Where parts by name were written: by the node, and as the section, which stands for each of them."""
+    own = spec.written.fields[name]
+    if section not in spec.shared:
+        return [own]
+    of_section = dict.fromkeys(own.fields, spec.shared[section])
+    return [own, YamlValue(of_section, spec.shared[section].location)]
 
 
 def parameter_lines(

@@ -338,6 +338,10 @@ def _param(info: FieldInfo) -> Schema:
     if "part" in extras:
         schema: Schema = _ref(extras["part"])
         default = extras["written"]
+    elif "named_parts" in extras:
+        each = _ref(extras["named_parts"])
+        schema = {"type": "object", "minProperties": 1, "additionalProperties": each}
+        default = REQUIRED
     elif "parts" in extras:
         schema, default = {"type": ["array", "null"], "items": _ref(extras["parts"])}, []
     else:

@@ -112,6 +112,8 @@ def _file_params(config: Config) -> Iterator[Keys]:
         value = getattr(config, name)
         if isinstance(value, str) and field_extras(info).get("file") and Path(value).is_file():
             yield (name,)
+        elif isinstance(value, dict):
+            yield from ((name, n, *keys) for n, v in value.items() for keys in _inside(v))
         elif isinstance(value, tuple | list):
             yield from ((name, n, *keys) for n, v in enumerate(value) for keys in _inside(v))
         else:

@@ -10,7 +10,7 @@ from flowrl.core.ports import In, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.keywords import FAILURES, NODE_KEYS, REPLICA_RANGE, TORCH_THREADS
 from flowrl.graph.model import NodeSpec, NodeType, OnFailure
-from flowrl.graph.param_reader import ParamReader, Shared, part_fields
+from flowrl.graph.param_reader import ParamReader, Shared, named_parts_fields, part_fields
 from flowrl.graph.yaml_text import YamlValue
 
 MOST_REPLICAS = 10_000
@@ -64,7 +64,8 @@ class NodeReader:
         for port in [key for key in own if key in cls.ports]:
             self.report_port(name, port, cls, own.pop(port))
         written = YamlValue(own, item.location, item.key_location)
-        self.params.used_sections |= {a["shared"] for a in part_fields(cls.Config).values()}
+        abouts = part_fields(cls.Config) | named_parts_fields(cls.Config)
+        self.params.used_sections |= {about["shared"] for about in abouts.values()}
         config = self.params.read_config(cls.Config, written, shared, path, NODE_KEYS)
         keys = self.read_engine_keys(name, item, cls)
         if config is None:

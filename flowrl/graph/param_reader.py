@@ -36,6 +36,24 @@ def parts_fields(config: type[Config]) -> dict[str, str]:
     return {n: str(field_extras(i)["parts"]) for n, i in fields if "parts" in field_extras(i)}
 
 
+def named_parts_fields(config: type[Config]) -> dict[str, Mapping[str, Any]]:
+    """The parameters of a config that are mappings of names to parts."""
+    found = {n: field_extras(info) for n, info in config.model_fields.items()}
+    return {n: extras for n, extras in found.items() if "named_parts" in extras}
+
+
+def section_users(config: Config) -> dict[str, str]:
+    """The parts of a config that can be taken from a section at the top, each by its path, with the section's name."""
+    found = {
+        name: str(about["shared"])
+        for name, about in part_fields(type(config)).items()
+        if getattr(config, name) is not None
+    }
+    for name, about in named_parts_fields(type(config)).items():
+        found |= dict.fromkeys((f"{name}.{key}" for key in getattr(config, name)), about["shared"])
+    return {path: section for path, section in found.items() if section}
+
+
 def part_default(about: Mapping[str, Any]) -> str | None:
     """The type of a part where the graph gives none."""
     default = about["written"]
@@ -67,14 +85,17 @@ class ParamReader:
         `also` are other valid keys, for hints.
         """
         before = len(self.problems)
-        parts, several = part_fields(cls), parts_fields(cls)
-        self.known_sections |= {about["shared"] for about in parts.values()} - {""}
+        parts, several, named = part_fields(cls), parts_fields(cls), named_parts_fields(cls)
+        sections = (about["shared"] for about in (*parts.values(), *named.values()))
+        self.known_sections |= {*sections} - {""}
         values: dict[str, Any] = {}
         for name, item in written.fields.items():
             if name not in cls.model_fields:
                 self.report_unknown_key(name, item, cls, path, also)
             elif name in several:
                 values[name] = self.read_parts(several[name], item, shared, f"{path}.{name}")
+            elif name in named:
+                values[name] = self.read_named_parts(named[name], item, shared, f"{path}.{name}")
             elif name not in parts:
                 values[name] = _written_value_of(cls.model_fields[name], item)
         for name, about in parts.items():
@@ -82,7 +103,8 @@ class ParamReader:
             if spec is not REQUIRED:
                 values[name] = spec
         sound = len(self.problems) == before
-        config = self.validate(cls, values, written, path, reported=() if sound else parts)
+        reported = () if sound else {*parts, *named} & {*values, *parts}
+        config = self.validate(cls, values, written, path, reported)
         return config if sound else None
 
     def report_unknown_key(
@@ -131,6 +153,24 @@ class ParamReader:
             self.make_part_spec(kind, m, None, shared, f"{path}[{i}]") for i, m in enumerate(items)
         ]
         return tuple(made)
+
+    def read_named_parts(
+        self, about: Mapping[str, Any], written: YamlValue, shared: Shared, path: str
+    ) -> dict[str, Any]:
+        """A mapping of names to parts, each merged over the shared section."""
+        kind, section = about["named_parts"], about["shared"]
+        if not isinstance(written.value, dict) or not written.fields:
+            what = f"{path} is {shortened_repr(written.plain())}"
+            self.report(written, what, f"expected a {kind} for each name, {{NAME: {{type: …}}}}")
+            return {}
+        found = {}
+        for name, item in written.fields.items():
+            own = as_mapping(YamlValue({}, item.location) if item.value is None else item)
+            if section in shared:
+                self.used_sections.add(section)
+                own = merge(as_mapping(shared[section]), own)
+            found[name] = self.make_part_spec(kind, own, None, shared, f"{path}.{name}")
+        return found
 
     def make_part_spec(
         self, kind: str, item: YamlValue, default: str | None, shared: Shared, path: str

@@ -141,6 +141,7 @@ def _params(config: type[Config]) -> Iterator[tuple[str, ...]]:
         extras = field_extras(info)
         kind = str(extras["part"]) if "part" in extras else ""
         kind = f"list of {_plural(str(extras['parts']))}" if "parts" in extras else kind
+        kind = f"{_plural(str(extras['named_parts']))} by name" if "named_parts" in extras else kind
         about = info.description or ""
         if section := extras.get("shared"):
             about += f" (default: the section '{section}')"

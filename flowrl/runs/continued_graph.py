@@ -12,7 +12,7 @@ from flowrl.core.errors import RunError
 from flowrl.graph.diff import NOTHING, compute_alike, diff_graphs
 from flowrl.graph.loading import load_graph, load_text
 from flowrl.graph.model import Graph, Limits
-from flowrl.graph.param_reader import part_fields
+from flowrl.graph.param_reader import section_users
 from flowrl.runs.snapshot_files import StoredSnapshot
 
 GRAPH_FILE = "graph.yaml"
@@ -79,8 +79,8 @@ def _settings_of_nodes(graph: Graph, settings: Mapping[str, str]) -> dict[str, s
         users = [
             f"{spec.name}.{param}{dot}{rest}"
             for spec in graph.nodes.values()
-            for param, about in part_fields(type(spec.config)).items()
-            if about["shared"] == section and getattr(spec.config, param) is not None
+            for param, taken in section_users(spec.config).items()
+            if taken == section
         ]
         is_section = users and section not in graph.nodes
         found |= dict.fromkeys(users, value) if is_section else {key: value}

@@ -232,9 +232,11 @@ class RunFolder:
         elif isinstance(record, HistogramsRecord):
             self._add_histograms(source, record.histograms)
         elif isinstance(record, CheckpointRecord):
-            self.write_checkpoint(
-                record.name, {source.key: record.state}, dict(record.info), record.folder
-            )
+            states = {
+                f"{source.key}.{name}" if name else source.key: state
+                for name, state in record.states.items()
+            }
+            self.write_checkpoint(record.name, states, dict(record.info), record.folder)
             if record.replaces:
                 self._checkpoint_path(record.replaces, record.folder).unlink(missing_ok=True)
         elif isinstance(record, LinesRecord):

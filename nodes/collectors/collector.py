@@ -17,7 +17,7 @@ from flowrl.nodes.collectors.actor import Actor
 from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
 from flowrl.nodes.devices import available_device, device_param
 from flowrl.nodes.envs.info import info_schema
-from flowrl.nodes.envs.spec import EnvSpec
+from flowrl.nodes.envs.spec import EnvSpec, require_one_policy
 from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.origin import (
     NO_WEIGHTS_VERSION,
@@ -72,6 +72,7 @@ class Collector(Node):
     def spec_and_policy(cls, config: Any, surroundings: Surroundings) -> tuple[EnvSpec, Policy]:
         """The spec of the linked envs, and the policy for them."""
         spec = join_specs(surroundings.links["envs"])
+        require_one_policy(spec)
         policy = policy_for(config.policy, spec.obs, spec.action)
         if not spec.takes_options and (options := env_settings(policy.command(Count()))):
             what = f"the envs of a pool take no options of `reset`, and the policy has {', '.join(options)}"
@@ -93,6 +94,7 @@ class Collector(Node):
     def setup(self) -> None:
         self.envs = join_managers(self.envs)
         spec = self.envs.spec()
+        require_one_policy(spec)
         self.policy = policy_for(self.config.policy, spec.obs, spec.action)  # defines the rows
         self.envstep = 0  # env steps whose rows were returned
         self.mode: Any = None  # the act mode that acts

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array
+from flowrl.core.batch import Array, Column
 from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.agent_rows import AgentRows, as_agent_rows
@@ -37,7 +37,7 @@ def join_specs(specs: Any) -> EnvSpec:
         if spec.info != first.info:
             what = f"env managers list different info: {dict(first.info)} and {dict(spec.info)}"
             raise UnsoundError(what, "list the same in the `env` of each")
-        if (spec.obs, spec.action) != (first.obs, first.action):
+        if (spec.obs, _actions(spec)) != (first.obs, _actions(first)):
             raise UnsoundError(
                 f"env managers differ: {first.obs} and {spec.obs}, {first.action} and "
                 f"{spec.action}; one policy acts in all of them",
@@ -50,7 +50,13 @@ def join_specs(specs: Any) -> EnvSpec:
         count=count,
         together=together.pop() if len(together) == 1 else count,
         takes_options=all(spec.takes_options for spec in specs),
+        groups={name: join_specs([spec.groups[name] for spec in specs]) for name in first.groups},
     )
+
+
+def _actions(spec: EnvSpec) -> list[Column]:
+    """The column of actions, and those of groups."""
+    return [spec.action, *(group.action for group in spec.groups.values())]
 
 
 def join_managers(managers: Any) -> Any:

@@ -18,6 +18,7 @@ from flowrl.nodes.env_managers.crash_files import CrashFile
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.episode_start import EpisodeStart, encode_options
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
+from flowrl.nodes.envs.actions import convert_actions
 from flowrl.nodes.envs.agent_columns import env_spec
 from flowrl.nodes.envs.agent_rows import as_agent_rows
 from flowrl.nodes.envs.callables import env_makers
@@ -71,7 +72,7 @@ class EnvManager(Node):
             cls.nondeterministic(config),
         )
         spec = env_spec(config.env, config.count)
-        wants_notes = surroundings.wants_notes and not spec.records
+        wants_notes = surroundings.wants_notes and not (spec.records or spec.groups)
         notes = info_notes(config.env, spec.info) if wants_notes else ()
         return Facts(service=spec, nondeterministic=why, notes=notes)
 
@@ -139,27 +140,7 @@ class EnvManager(Node):
 
     def _convert_actions(self, actions: Any, count: int) -> Array:
         """Convert actions to the dtype of their column. Refuse values that this would change."""
-        array = np.asarray(actions)
-        shape = (count, *self._action_column.shape)
-        if len(array) != count:
-            raise ValueError(
-                f"env manager: {len(array)} actions for {count} envs; give one for each"
-            )
-        if array.dtype == self._action_dtype and array.shape == shape:
-            return array
-        if array.dtype.kind not in "biuf":
-            raise ValueError(
-                f"env manager: an action is {array.flat[0]!r}; expected {self._action_column}"
-            )
-        converted = array.astype(self._action_dtype)
-        # Less precision is not a change.
-        both_float = array.dtype.kind == "f" and converted.dtype.kind == "f"
-        if array.shape != shape or not (both_float or np.array_equal(converted, array)):
-            given = f"{array.dtype}{list(array.shape[1:])}"
-            raise ValueError(
-                f"env manager: the actions are {given}; expected {self._action_column}"
-            )
-        return converted
+        return convert_actions(actions, count, self._action_column)
 
     def _require_steppable(self, ids: Sequence[int], sent: Mapping[int, Any]) -> None:
         """Refuse envs that do not exist, that are given twice, or whose step is pending."""

@@ -139,7 +139,7 @@ def test_records_are_kept_in_order() -> None:
     assert line == "a line"
     assert metrics == MetricsRecord({"x": 0.5, "flag": 1.0})
     assert {type(value) for value in metrics.values.values()} == {float}
-    assert keep == CheckpointRecord("best", state, {"eval_return": 1.0})
+    assert keep == CheckpointRecord("best", {"": state}, {"eval_return": 1.0})
     assert verdict == VerdictRecord("enough")
     assert ctx.has_pending
 

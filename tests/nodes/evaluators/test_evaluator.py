@@ -167,7 +167,7 @@ def test_only_new_best_weights_are_saved() -> None:
         node.fire(states[-1])
     kept = records(node, CheckpointRecord)
     assert [(k.name, k.info["eval_return"]) for k in kept] == [("best", 5.0), ("best", 6.0)]
-    assert [k.state for k in kept] == [states[0], states[3]]
+    assert [k.states for k in kept] == [{"": states[0]}, {"": states[3]}]
     assert kept[0].info == {"eval_return": 5.0, "eval_return_std": 0.0, "eval_episodes": 2}
 
 

@@ -106,8 +106,8 @@ def test_save_writes_checkpoints_and_replaces_old_ones(tmp_path: Path) -> None:
         ("iter-6", "iter-2"),
     ]
     counted = learner.state_dict()
-    assert same_bits(dict(found[-1].state.whole.state_dict()), _as_saved(counted))
-    assert (found[-1].state.version, found[-1].state.clock.total.train_iters) == (6, 6)
+    assert same_bits(dict(found[-1].states[""].whole.state_dict()), _as_saved(counted))
+    assert (found[-1].states[""].version, found[-1].states[""].clock.total.train_iters) == (6, 6)
     kept = records(trained_with(Save(every_iters=3)), CheckpointRecord)
     assert [(r.name, r.replaces) for r in kept] == [("iter-3", "")]
 

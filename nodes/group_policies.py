@@ -1,0 +1,82 @@
+"""The policies of groups of agents: one for each group, with the states that bring their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flowrl.core.batch import Schema
+from flowrl.core.config import PartSpec
+from flowrl.core.node import UnsoundError
+from flowrl.core.ports import StateIn
+from flowrl.core.state import State
+from flowrl.nodes.devices import device_facts
+from flowrl.nodes.envs.spec import EnvSpec
+from flowrl.nodes.policy import Policy, made_policy, policy_for
+
+WEIGHTS = "_weights"  # the end of the name of the state that brings a group's weights
+
+
+def acts_without_weights(policy: Any) -> bool:
+    """Whether the policy of a group, as it is configured, needs no weights."""
+    cls = policy.cls if isinstance(policy, PartSpec) else type(made_policy(policy))
+    return bool(cls.acts_without_weights)
+
+
+def weights_ports(policies: Mapping[str, Any]) -> dict[str, StateIn]:
+    """The states of all groups whose policies need weights."""
+    return {
+        name + WEIGHTS: StateIn("weights", about=f"of the policy of the group {name}")
+        for name, policy in policies.items()
+        if not acts_without_weights(policy)
+    }
+
+
+def weights_by_group(policies: Mapping[str, Any], states: Sequence[State]) -> dict[str, State]:
+    """The weights that a node with `weights_ports` is fired with, by group."""
+    names = [name for name, policy in policies.items() if not acts_without_weights(policy)]
+    return dict(zip(names, states, strict=True))
+
+
+def group_policies(config: Any, spec: EnvSpec) -> dict[str, Policy]:
+    """The policy of each group of these envs. A group without one, and a policy without a group, are refused."""
+    if not spec.groups:
+        what = "the agents of the env are in no groups, and `policies` are those of groups"
+        hint = "write `env: {agents: {groups: …}, …}`, or take a node with one `policy`"
+        raise UnsoundError(what, hint, "policies")
+    for name in spec.groups:
+        if name not in config.policies:
+            what = f"the env has the groups {', '.join(spec.groups)}, and there is no policy for {name}"
+            raise UnsoundError(what, f"add `{name}` to `policies`, such as `random`", "policies")
+    for name in config.policies:
+        if name not in spec.groups:
+            what = (
+                f"there is a policy for {name}, and the env has the groups {', '.join(spec.groups)}"
+            )
+            raise UnsoundError(what, "give each group a policy, by its name", "policies")
+    return {name: _policy_of(config, spec, name) for name in spec.groups}
+
+
+def _policy_of(config: Any, spec: EnvSpec, group: str) -> Policy:
+    rows = spec.groups[group]
+    try:
+        policy = policy_for(config.policies[group], rows.obs, rows.action)
+    except UnsoundError as unsound:
+        key = f"policies.{group}.{unsound.key.removeprefix('policy').lstrip('.')}".rstrip(".")
+        raise UnsoundError(f"the group {group}: {unsound.what}", unsound.hint, key) from unsound
+    if getattr(policy.config, "reset_options", None):
+        what = f"the policy of {group} sets options of `reset`, which are those of the envs of all groups"
+        raise UnsoundError(what, "leave `reset_options` out", f"policies.{group}")
+    return policy
+
+
+def acting_facts(config: Any, policies: Mapping[str, Policy], runs_here: bool) -> dict[str, Any]:
+    """What a node states of its policies: what their weights are for, the device, and the modules that it imports."""
+    each = [device_facts(config, policy, False, runs_here) for policy in policies.values()]
+    acts_on: dict[str, Schema] = {
+        name + WEIGHTS: policy.weights_columns()
+        for name, policy in policies.items()
+        if not policy.acts_without_weights
+    }
+    imports = tuple(dict.fromkeys(module for facts in each for module in facts["imports"]))
+    return {**each[0], "imports": imports, "acts_on": acts_on}
