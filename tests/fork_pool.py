@@ -116,7 +116,7 @@ class ForkPool:
         self._socket.close()
         self._theirs.close()
         if self._process is not None:
-            self._process.wait(20)
+            self._process.wait(60)
 
 
 class ForkedProcess:
@@ -132,7 +132,7 @@ class ForkedProcess:
         return self._wait(0)
 
     def wait(self) -> int:
-        status = self._wait(30_000)
+        status = self._wait(90_000)
         assert status is not None, f"process {self.pid} does not end"
         return status
 

@@ -35,7 +35,7 @@ class CuttingProxy:
     def close(self) -> None:
         """Stop the thread and close all connections."""
         self._commands.close()
-        self._thread.join(5)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 # Flags of ZMTP frames. More parts follow a LONG_PART.
 LONG_PART, COMMAND, LONG_COMMAND = 0x03, 0x04, 0x06

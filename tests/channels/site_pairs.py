@@ -22,7 +22,7 @@ from flowrl.channels.keys import Keys, new_pair
 TRANSPORTS = ("inproc", "ipc", "shared", "curve")
 SOCKETS = TRANSPORTS[1:]
 RUN = b"this run"
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 @dataclass

@@ -48,7 +48,7 @@ class WaitingSite:
         self._thread.start()
 
     def ended(self) -> BaseException | None:
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         return self.error
 
@@ -143,7 +143,7 @@ def test_a_server_starts_no_second_call_while_it_waits() -> None:
     thread.start()
     middle.wait_until(lambda: replies.statistics().tokens == 3, [], 10)
     done.set()
-    thread.join(10)
+    thread.join(60)
     front.drain()
     assert [from_middle.take()[0] for _ in range(3)] == [(0, "A"), (1, "B"), (2, "C")]
     assert deepest == [1]

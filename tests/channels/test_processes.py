@@ -132,7 +132,7 @@ def test_a_process_ends_after_its_channel_is_closed(folder: SocketFolder) -> Non
         ):
             site.receiver.take()
         site.channels.flush()
-        assert site.process.wait(10) == 0
+        assert site.process.wait(60) == 0
 
 
 # the socket folder

@@ -102,7 +102,7 @@ def test_stop_waits_for_the_next_cut_and_prints_how_the_run_ended(
     with as_process(folder) as (running, entry):
         wait_for_status(entry, lambda found: found.env_steps > 2)
         status, out, err = flowrl("stop", "r")
-        printed, _ = running.communicate(timeout=30)
+        printed, _ = running.communicate(timeout=90)
     assert (status, err) == (0, "")
     stopping = f"stopping {folder / 'r'} (pid {running.pid}) at its next cut\n"
     assert out.startswith(f"{stopping}interrupted: flowrl stop\n")
@@ -116,7 +116,7 @@ def test_stop_now_does_not_wait_for_a_cut(flowrl: Flowrl, folder: Path) -> None:
             entry, lambda found: found.env_steps > 3 or found.sites[0].activity.for_s > 0.5
         )
         status, out, _ = flowrl("stop", str(running.pid), "--now")
-        running.communicate(timeout=30)
+        running.communicate(timeout=90)
     assert status == 0
     stopping = f"stopping {folder / 'r'} (pid {running.pid}) at once\n"
     assert out.startswith(f"{stopping}interrupted: stopped at once\n")
@@ -127,7 +127,7 @@ def test_stop_of_a_killed_run_finds_no_active_run(flowrl: Flowrl, folder: Path) 
     with as_process(folder, "--set", "b.hangs_in=3") as (running, entry):
         wait_for_status(entry, lambda found: found.sites[0].activity.for_s > 0.3)
         os.kill(running.pid, signal.SIGKILL)
-        running.communicate(timeout=30)
+        running.communicate(timeout=90)
         status, _, err = flowrl("stop", "r")
     assert (status, entry in live_entries()) == (2, False)
     assert "there is no such active run" in err
@@ -153,7 +153,7 @@ def test_logs_are_followed_until_the_run_has_ended(folder: Path) -> None:
         with process("logs", "r", "c", "-f", folder=folder) as reader:
             lines = [reader.stdout.readline() for _ in range(20)]
             running.send_signal(signal.SIGINT)
-            running.communicate(timeout=30)
+            running.communicate(timeout=90)
             rest = reader.stdout.read()
             reader.wait(30)
     assert reader.returncode == 0

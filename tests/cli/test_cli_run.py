@@ -203,7 +203,7 @@ def test_a_bug_of_the_engine_is_printed_with_its_traceback(
 def test_a_process_exits_with_the_same_status(folder: Path) -> None:
     write(folder / "f.yaml", {"f": {"type": "FailingNode", "firing": 1}}, ["c -> f"])
     with process("run", "f.yaml", "--json", folder=folder) as running:
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=90)
     assert (running.returncode, one_line(out)["status"]) == (1, "failed")
     assert err.endswith("ZeroDivisionError: no more\n")
 
@@ -213,7 +213,7 @@ def test_a_node_that_exits_does_not_make_the_run_a_success(folder: Path) -> None
         folder / "f.yaml", {"f": {"type": "FailingNode", "firing": 1, "leaving": True}}, ["c -> f"]
     )
     with process("run", "f.yaml", "--json", folder=folder) as running:
-        out, _ = running.communicate(timeout=30)
+        out, _ = running.communicate(timeout=90)
     assert (running.returncode, one_line(out)["status"]) == (1, "failed")
 
 

@@ -245,7 +245,7 @@ def pending_signals(pid: int) -> set[int]:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -66,7 +66,7 @@ def test_ctrl_c_in_a_process_cuts_it(folder: Path) -> None:
         while "train iters" not in running.stdout.readline():
             pass
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=90)
     assert running.returncode == 130
     assert err == "stopping after this round; Ctrl-C again stops at once\n"
     assert "to repeat: flowrl run r/graph.yaml --train-iters " in out
@@ -83,7 +83,7 @@ def test_ctrl_c_twice_ends_a_process_whose_node_hangs(again: signal.Signals, fol
         running.send_signal(signal.SIGINT)
         assert running.stderr.readline().startswith("stopping after this round")
         running.send_signal(again)
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=90)
     assert running.returncode == 130
     assert "interrupted: stopped at once\n" in out
     assert err == ""

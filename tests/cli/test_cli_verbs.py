@@ -274,6 +274,6 @@ def test_a_closed_pipe_causes_no_traceback(
         assert running.stderr is not None
         running.stdout.close()
         err = running.stderr.read()
-        running.wait(timeout=30)
+        running.wait(timeout=90)
     assert running.returncode in statuses
     assert err == ""

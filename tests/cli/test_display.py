@@ -46,7 +46,7 @@ def seen_on_a_terminal(folder: Path, *words: str) -> tuple[int, str]:
             if not part:
                 break
             parts.append(part)
-        running.wait(timeout=30)
+        running.wait(timeout=90)
     os.close(mine)
     return running.returncode, b"".join(parts).decode()
 

@@ -105,7 +105,7 @@ def test_ctrl_c_ends_a_command_whose_env_blocks(faulty: Path) -> None:
         assert running.stderr is not None
         assert running.stderr.readline() == "hanging\n"
         running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=30)
+        _, err = running.communicate(timeout=90)
     assert (running.returncode, err) == (130, "flowrl: interrupted\n")
 
 

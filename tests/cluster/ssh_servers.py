@@ -13,7 +13,7 @@ from pathlib import Path
 from flowrl.machine.network_address import open_listener
 from tests.needs import find_program
 
-SOON_S = 20.0
+SOON_S = 60.0
 SERVER = """\
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/accepted_keys

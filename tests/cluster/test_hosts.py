@@ -255,7 +255,7 @@ class HostKiller(HostStarter):
 def test_a_host_that_dies_ends_the_run_and_is_named(tmp_path: Path) -> None:
     with HostKiller(("--name", "a"), ("--name", "b")) as watcher:
         error = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
-        codes = [process.wait(10) for process in watcher.processes]
+        codes = [process.wait(SOON_S) for process in watcher.processes]
     assert error == "site 'a:c' has ended: host 'a' is lost: its connection is closed"
     assert codes == [-signal.SIGKILL, 0]
 
@@ -271,7 +271,7 @@ class SiteKiller(HostKiller):
 def test_a_site_that_dies_on_a_host_ends_the_run_and_is_named(tmp_path: Path) -> None:
     with SiteKiller(("--name", "a"), ("--name", "b")) as watcher:
         error = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
-        codes = [process.wait(10) for process in watcher.processes]
+        codes = [process.wait(SOON_S) for process in watcher.processes]
     assert error == "site 'a:c' has ended: its process was killed by SIGKILL, on host 'a'"
     assert codes == [0, 0]
 
@@ -292,7 +292,7 @@ def test_a_stopped_site_on_a_host_is_warned_of_and_ends_the_run(
     monkeypatch.setattr("flowrl.runtime.sites.silence_watch.END_S", 6.0)
     with SiteStopper(("--name", "a"), ("--name", "b")) as watcher:
         said = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
-        codes = [process.wait(20) for process in watcher.processes]
+        codes = [process.wait(SOON_S) for process in watcher.processes]
     assert said.startswith("site 'a:c': nothing was heard of it for 6 s; its process is stopped")
     assert any(note.startswith("site 'a:c': nothing was heard of") for note in watcher.notes)
     assert codes == [0, 0]

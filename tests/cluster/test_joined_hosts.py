@@ -45,7 +45,7 @@ from tests.channels.hostile_peers import announce_ready, connect, greet, send_en
 from tests.toys.toy_runs import toy_graph
 
 SENT = graph_to_send(check(load_data(toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"]))))
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 class Guest:

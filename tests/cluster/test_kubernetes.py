@@ -31,7 +31,7 @@ from tests.cluster.kubernetes_server import DROP, TOKEN, KubernetesServer
 from tests.cluster.test_launch import Notes, launched_run
 from tests.sites.run_comparison import run_graph
 
-SOON_S = 10.0
+SOON_S = 60.0
 JOBS, SECRETS = "/apis/batch/v1/namespaces/team/jobs", "/api/v1/namespaces/team/secrets"
 PODS = "/api/v1/namespaces/team/pods"
 FULL: dict[str, Any] = {

@@ -18,7 +18,7 @@ from flowrl.cluster.launcher import HostOrder, Launcher, LaunchStatus
 from flowrl.core.errors import FlowError, GraphError, UsageError
 from flowrl.graph.launch import launcher_label, load_launch
 
-SOON_S = 10.0
+SOON_S = 60.0
 
 
 def until(condition: Callable[[], Any]) -> None:

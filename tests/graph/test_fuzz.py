@@ -18,7 +18,7 @@ from flowrl.graph.yaml_text import parse_yaml
 from flowrl.render.report import check_json, check_text
 from tests.quick_selection import examples
 
-fuzz = examples(120, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = examples(120, deadline=30_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 WORDS = [
     "nodes",

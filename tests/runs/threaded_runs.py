@@ -19,7 +19,7 @@ from flowrl.runtime.status import RunStatus
 from tests.sites.slow_nodes import GATE
 
 SLOW = "tests.sites.slow_nodes:"
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 
 
 def pair(a: Mapping[str, Any] | None = None, b: Mapping[str, Any] | None = None) -> dict[str, Any]:

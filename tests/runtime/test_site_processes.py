@@ -161,7 +161,7 @@ def test_a_module_that_cannot_be_imported_is_reported(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(SiteLost, match="No module named 'no_such_module'"):
         run_in_processes(nodes, ["c -> one, two"], tmp_path / "r")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_node_prints_to_standard_error_and_reads_an_empty_input(

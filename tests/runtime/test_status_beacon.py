@@ -54,7 +54,7 @@ def texts_of(monkeypatch: pytest.MonkeyPatch, *readings: SiteStatus | Exception)
     sent = SentTexts(len(readings))
     beacon = StatusBeacon(cast(SiteConnections, sent), "inproc://coordinator")
     beacon.start(cast(SiteScheduler, NamedScheduler()))
-    assert sent.is_enough.wait(10)
+    assert sent.is_enough.wait(60)
     beacon.close()
     return sent.texts[: len(readings)]
 

@@ -12,7 +12,7 @@ from flowrl.runtime import instance
 from flowrl.runtime.site_state import SiteState
 from tests.sites import slow_nodes
 
-PATIENCE_S = 20.0  # of the real clock, until a test fails that would hang
+PATIENCE_S = 60.0  # of the real clock, until a test fails that would hang
 POLL_S = 1e-4
 _real_sleep, _real_time = time.sleep, time.monotonic
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 
 
 @pytest.fixture(autouse=True)

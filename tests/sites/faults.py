@@ -29,7 +29,7 @@ from tests.toys.toy_runs import toy_graph
 
 ROOT = Path(__file__).parents[2]
 MARK = "FLOWRL_TEST_RUN"  # an environment variable of all processes of a run
-ENDS_S = 10.0  # in which a run ends after a fault
+ENDS_S = 30.0  # in which a run ends after a fault
 STARTS_S = 60.0
 
 

@@ -215,7 +215,7 @@ class LateCollector(Node):
     def fire(self) -> Batch:
         with ProgressLearner.moved:
             if not ProgressLearner.moved.wait_for(
-                lambda: ProgressLearner.at[0] >= self.config.ahead, timeout=20
+                lambda: ProgressLearner.at[0] >= self.config.ahead, timeout=60
             ):
                 raise RuntimeError(f"the learner did not go on to {self.config.ahead}")
         self.fired += 1
@@ -233,7 +233,7 @@ class WaitingEvaluator(Evaluator):
         goal = weights.version + self.config.ahead
         with ProgressLearner.moved:
             if not ProgressLearner.moved.wait_for(
-                lambda: ProgressLearner.at[0] >= goal, timeout=20
+                lambda: ProgressLearner.at[0] >= goal, timeout=60
             ):
                 raise RuntimeError(f"the learner did not go on to {goal}")
         return super().fire(weights)

@@ -162,7 +162,7 @@ def test_a_killed_process_ends_the_run_and_is_named(tmp_path: Path) -> None:
         time.sleep(0.05)  # until it is at work
     [child] = children.read_text().split()
     os.kill(int(child), signal.SIGKILL)
-    out, err = run.communicate(timeout=20)
+    out, err = run.communicate(timeout=60)
     assert run.returncode == 1
     assert json.loads(out)["status"] == "failed"
     assert "site 'process:collector' has ended: its process was killed by SIGKILL" in err

@@ -56,7 +56,7 @@ def test_only_the_named_workers_wake(memory: mmap.mmap) -> None:
         sleeper.last = True
     waker.wake([0, 3, BITS - 1])
     for sleeper in sleepers:
-        sleeper.join(10)
+        sleeper.join(60)
         assert not sleeper.is_alive()
 
 

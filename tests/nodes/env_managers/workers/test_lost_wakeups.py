@@ -33,7 +33,7 @@ def lose_wakeups(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 
 def wait_until_all_sleep(envs: Any) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not (envs.pool.shared.asleep == ASLEEP).all():
         assert time.monotonic() < deadline
         time.sleep(0.001)
