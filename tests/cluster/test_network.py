@@ -22,6 +22,7 @@ pytestmark = [
 ADDRESS = f"tcp://{MACHINES['run']}:5555"
 SPREAD = "collector=a,buffer=b,learner=b,evaluator=b"  # nothing where the run was started
 SOON_S = 60.0
+exhaustive = pytest.mark.exhaustive
 
 Run = subprocess.Popen[str]
 
@@ -137,9 +138,13 @@ def until_it_learns(folder: Path, run: Run) -> None:
     ("graph", "words", "sets"),
     [
         ("cartpole_dqn", {"steps": 4000}, {"collector.weights.lag": 2, "collector.replicas": 3}),
-        ("cartpole_dqn_rnd", {"train_iters": 60}, {"collector.weights.lag": 1}),
-        ("cartpole_dqn_demos", {"train_iters": 60}, {}),
-        ("cartpole_ppo", {"train_iters": 6}, {"collector.replicas": 3}),
+        pytest.param(
+            "cartpole_dqn_rnd", {"train_iters": 60}, {"collector.weights.lag": 1}, marks=exhaustive
+        ),
+        pytest.param("cartpole_dqn_demos", {"train_iters": 60}, {}, marks=exhaustive),
+        pytest.param(
+            "cartpole_ppo", {"train_iters": 6}, {"collector.replicas": 3}, marks=exhaustive
+        ),
         ("cartpole_ppo", {}, {}),  # until the verdict
         ("cartpole_ppo_group", {"train_iters": 6}, {"collector.replicas": 2}),
     ],

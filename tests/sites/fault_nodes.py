@@ -82,7 +82,7 @@ class DyingNode(Node):
         done = len(os.listdir(self.config.folder))
         if done == self.config.times:
             return
-        time.sleep(0.005)
+        time.sleep(0.0125)
         is_there = not self.config.run or snapshot_folders(Path(self.config.run))
         if self.fired > self.config.firing and is_there:
             Path(self.config.folder, str(done)).touch()

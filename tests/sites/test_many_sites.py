@@ -18,12 +18,14 @@ from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runtime.sites.coordinator import Coordinator
+from tests.quick_selection import exhaustive_except
 from tests.sites.run_comparison import read_results, run_graph
 from tests.toys.toy_runs import toy_graph
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
 BRANCHES = 3
+MIXED = ("process", "thread")
 START_S, STOP_S = 120.0, 60.0  # many times what two cores need, unless the time grows faster
 
 
@@ -76,7 +78,9 @@ def test_forty_sites_have_the_results_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("places", [("process", "thread"), ("process",), ("thread",)])
+@pytest.mark.parametrize(
+    "places", exhaustive_except([(MIXED,)], [MIXED, ("process",), ("thread",)])
+)
 def test_two_hundred_sites_start_and_end_in_time(places: tuple[str, ...], tmp_path: Path) -> None:
     start_s, stop_s = same_as_serial(200, tmp_path, *places, rounds=50)
     assert start_s < START_S

@@ -28,7 +28,7 @@ from tests.sites.run_comparison import read_results
 from tests.toys.toy_runs import toy_graph
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
-ROUNDS = 1000  # more than there can be before the snapshot that the dying node waits for
+ROUNDS = 400  # more than there can be before the snapshot that the dying node waits for
 KILLED = "site 'process:x' has ended: its process was killed by SIGKILL"
 
 
@@ -114,7 +114,7 @@ def test_a_run_that_is_lost_again_and_again_after_the_same_snapshot_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flowrl.runs.recovery.WAITS_S", (0.0,))
-    graph = dying_graph(tmp_path, times=10, every=400)  # it ends before there is a second one
+    graph = dying_graph(tmp_path, times=10, every=150)  # it ends before there is a second one
     run = start(graph, tmp_path / "r", "x=process")
     with pytest.raises(SiteLost, match=KILLED):
         run.run()
@@ -127,7 +127,7 @@ def test_a_run_that_is_lost_again_and_again_after_the_same_snapshot_fails(
     assert again.status == "finished"
 
 
-@pytest.mark.parametrize("every", [0, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [0, pytest.param(150, marks=pytest.mark.slow)])
 def test_a_run_that_loses_a_process_before_its_first_firing_is_started_again(
     every: int, tmp_path: Path
 ) -> None:

@@ -165,7 +165,7 @@ class EpisodeModel(RuleBasedStateMachine):
 
 
 TestEpisodeModel = EpisodeModel.TestCase
-TestEpisodeModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestEpisodeModel.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.exhaustive

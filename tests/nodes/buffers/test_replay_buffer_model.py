@@ -168,7 +168,7 @@ class BufferModel(RuleBasedStateMachine):
 
 
 TestBufferModel = BufferModel.TestCase
-TestBufferModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBufferModel.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.exhaustive

@@ -223,7 +223,7 @@ class SequenceModel(RuleBasedStateMachine):
 
 
 TestSequenceModel = SequenceModel.TestCase
-TestSequenceModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestSequenceModel.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 
 
 @pytest.mark.exhaustive

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive  # they download packages
 
 # The last versions that build gym 0.21.
 TOOLS = ("pip==23.2.1", "setuptools==65.5.0", "wheel==0.38.4")

@@ -257,7 +257,7 @@ class AdvancedModel(RuleBasedStateMachine):
         assert sorted(held.numbers_of(live).tolist()) == sorted(self.model)
 
 
-QUICK = settings(max_examples=60, stateful_step_count=25, deadline=None)
+QUICK = settings(max_examples=20, stateful_step_count=25, deadline=None)
 SLOW = settings(max_examples=200, stateful_step_count=50, deadline=None)  # 10,000 steps
 
 TestAdvancedModel = AdvancedModel.TestCase
