@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic.fields import FieldInfo
 
@@ -99,7 +99,17 @@ def _links(cls: type[Any]) -> Iterator[Parameter]:
 def _config_keywords(cls: type[Any]) -> Iterator[Parameter]:
     for name, info in cls.Config.model_fields.items():
         default = Parameter.empty if info.is_required() else info.get_default()
-        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=info.annotation)
+        annotation = _without_validators(info.annotation)
+        yield Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _without_validators(annotation: Any) -> Any:
+    """The type without what is attached to it or to its arguments by `Annotated`, which shows memory addresses."""
+
+    def holder() -> None: ...
+
+    holder.__annotations__ = {"value": annotation}
+    return get_type_hints(holder)["value"]
 
 
 def _meaning(info: FieldInfo) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import pydoc
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BeforeValidator
 
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, part
@@ -105,6 +106,18 @@ def test_a_signature_has_links_and_parameters_with_types_and_defaults() -> None:
     assert str(inspect.signature(Bread)) == (
         "(*, oven: 'str', weight: float = 1.0, flour: Any = None, salt: float | None = None)"
     )
+
+
+def test_a_signature_shows_types_without_their_validators() -> None:
+    """A validator is a function, whose text has an address of memory."""
+
+    class Oven(Part):
+        class Config(BaseConfig):
+            heat: dict[str, Annotated[float | None, BeforeValidator(lambda v: v)]] = param(
+                {}, "by hour"
+            )
+
+    assert str(inspect.signature(Oven)) == "(*, heat: dict[str, float | None] = {})"
 
 
 def test_a_class_with_a_constructor_of_its_own_keeps_its_signature() -> None:
