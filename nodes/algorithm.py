@@ -228,17 +228,17 @@ class Algorithm(Policy):
 
     @property
     def own_obs(self) -> ObsColumns:
-        """What acts observes this: the env's observations, or with several agents those of one."""
+        """The observations of whoever acts: those of the env, or with several agents those of one agent."""
         return self.obs
 
     @property
     def own_action(self) -> Column:
-        """What acts does this: the env's action, or with several agents that of one."""
+        """The action of whoever acts: that of the env, or with several agents that of one agent."""
         return self.action
 
     @property
     def action_size(self) -> int:
-        """The number of real-valued actions, or of n."""
+        """The number of components of a real-valued action, or of actions to choose from."""
         return int(self.own_action.n or np.prod(self.own_action.shape, dtype=np.int64))
 
     @property

@@ -58,8 +58,8 @@ def balance(
     ratios = _Ratios([*names, *autos])
     for equation in equations:
         _solve(equation, ratios, found.problems)
-    for group in list(ratios.members.values()):
-        ratios.make_whole(next(iter(group)))
+    for component in list(ratios.members.values()):
+        ratios.make_whole(next(iter(component)))
     for port in autos:
         _set_auto_rate(port, equations, ratios, found)
     for edge in edges:
@@ -105,7 +105,7 @@ def _equations(graph: Graph, edge: Edge, rates: Mapping[PortRef, int]) -> Iterat
 
 
 class _Ratios:
-    """Unknowns in groups. Within a group all ratios are known; the values are scaled to the smallest whole numbers."""
+    """Unknowns in components. Within one all ratios are known; its values are scaled to the smallest whole numbers."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self.component_of: dict[Key, int] = {key: i for i, key in enumerate(keys)}
@@ -128,11 +128,11 @@ class _Ratios:
 
     def make_whole(self, key: Key) -> None:
         """Scale a component to the smallest whole numbers."""
-        group = self.members[self.component_of[key]]
-        least = lcm(*(v.denominator for v in group.values()))
-        common = gcd(*(int(v * least) for v in group.values()))
-        for member in group:
-            group[member] = group[member] * least / common
+        values = self.members[self.component_of[key]]
+        least = lcm(*(value.denominator for value in values.values()))
+        common = gcd(*(int(value * least) for value in values.values()))
+        for member in values:
+            values[member] = values[member] * least / common
 
 
 def _solve(equation: _Equation, ratios: _Ratios, problems: list[Problem]) -> None:

@@ -147,26 +147,21 @@ def _with_resolved_parameters(graph: Graph, facts: Mapping[str, Facts]) -> Graph
 
 
 def _failure_problems(graph: Graph) -> Iterator[Problem]:
-    """Yield a problem for each node whose failures others could not stand.
+    """Yield a problem for each node that cannot fail without its neighbours.
 
-    That are nodes with `on_failure: ignore` whose output other nodes wait for, and groups.
+    Those are groups, and nodes with `on_failure: ignore` whose output other nodes wait for.
     """
     taken = {s for e in graph.edges if e.kind == "stream" for s in e.sources}
     for name, spec in graph.nodes.items():
-        outs = [
-            p for p, k in spec.cls.ports.items() if isinstance(k, Out) and PortRef(name, p) in taken
-        ]
-        if spec.on_failure != "stop" and spec.is_group:
-            what = f"nodes.{name}: on_failure is {spec.on_failure}, and its replicas fire together"
-            yield Problem(
-                str(spec.location()), what, "leave on_failure out, or give it one replica"
-            )
-        if spec.on_failure == "ignore" and outs:
-            yield Problem(
-                str(spec.location()),
-                f"nodes.{name}: on_failure is ignore, and other nodes wait for its output '{outs[0]}'",
-                "use restart",
-            )
+        where, how = str(spec.location()), spec.on_failure
+        if how != "stop" and spec.is_group:
+            what = f"nodes.{name}: on_failure is {how}, and its replicas fire together"
+            yield Problem(where, what, "leave on_failure out, or give it one replica")
+        outs = (port for port, kind in spec.cls.ports.items() if isinstance(kind, Out))
+        awaited = next((port for port in outs if PortRef(name, port) in taken), None)
+        if how == "ignore" and awaited is not None:
+            what = f"nodes.{name}: on_failure is ignore, and other nodes wait for its output '{awaited}'"
+            yield Problem(where, what, "use restart")
 
 
 def _nondeterminism_reasons(checked: CheckedGraph) -> Iterator[str]:

@@ -270,7 +270,7 @@ class Node:
     def reseeded(self, state: Any, reseeding: Reseeding) -> Any:
         """Return a saved state with other random numbers, for `load_state_dict` in a forked run.
 
-        By default those of all generators in it are. A node that saves seeds replaces them, too.
+        By default all random generators in it draw other numbers. A node that saves seeds replaces them, too.
         """
         return reseeding.generators(state)
 

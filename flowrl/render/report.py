@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens
 from flowrl.checks.paced_firings import lags_behind_firings
-from flowrl.checks.serial_program import Schedule
+from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.checks.site_kinds import elastic_sites, inelastic_reason
 from flowrl.core.context import instance_key
 from flowrl.core.errors import Problem, problem_lines
 from flowrl.core.wording import size_text
-from flowrl.graph.model import Edge, paths_text
+from flowrl.graph.model import Edge, NodeSpec, paths_text
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.render.placement_needs import PlacementNeeds
 
@@ -191,42 +191,15 @@ def check_json(
     checked: CheckedGraph, layout: SiteLayout | None = None, needs: PlacementNeeds | None = None
 ) -> dict[str, object]:
     """The keys of `flowrl check --json`; `sites`, `elastic` and `needs` only with a placement."""
-    program = checked.program
     sites = {} if layout is None else {s: _instances_on(layout, s) for s in layout.kinds}
     elastic = [] if layout is None else sorted(elastic_sites(checked, layout))
     return {
         "ok": checked.ok,
         "deterministic": checked.deterministic,
         "reasons": checked.reasons,
-        "nodes": {
-            n: {
-                "type": s.type,
-                "replicas": s.replicas,
-                **({"least_replicas": s.least_replicas} if s.least_replicas else {}),
-                "firings": program.schedule_of(n).firings.get(n, 0),
-            }
-            for n, s in checked.graph.nodes.items()
-        },
-        "edges": [
-            {
-                "kind": e.kind,
-                "from": [str(s) for s in e.sources],
-                "to": str(e.to),
-                "type": checked.graph.nodes[e.to.node].port(e.to.port).type,
-                **e.options(),
-                **({"capacity": program.capacity.get(e.to)} if e.kind == "stream" else {}),
-            }
-            for e in checked.graph.edges
-        ],
-        "schedule": {
-            "warmup": [{"rounds": w.rounds, "firings": w.schedule.firings} for w in program.warmup],
-            "round": program.round.firings,
-            "order": program.round.order,
-            "paced": [
-                {"source": str(p.source), "every": p.every, "firings": p.schedule.firings}
-                for p in program.paced
-            ],
-        },
+        "nodes": {name: _node_json(checked, spec) for name, spec in checked.graph.nodes.items()},
+        "edges": [_edge_json(checked, edge) for edge in checked.graph.edges],
+        "schedule": _schedule_json(checked.program),
         "problems": _problems_json(checked.problems),
         "warnings": _problems_json(checked.warnings),
         "notes": {name: list(facts.notes) for name, facts in checked.facts.items() if facts.notes},
@@ -235,6 +208,37 @@ def check_json(
         "sites": sites,
         "elastic": elastic,
         "needs": {} if needs is None else needs.as_dict(),
+    }
+
+
+def _node_json(checked: CheckedGraph, spec: NodeSpec) -> dict[str, object]:
+    firings = checked.program.schedule_of(spec.name).firings.get(spec.name, 0)
+    least = {"least_replicas": spec.least_replicas} if spec.least_replicas else {}
+    return {"type": spec.type, "replicas": spec.replicas, **least, "firings": firings}
+
+
+def _edge_json(checked: CheckedGraph, edge: Edge) -> dict[str, object]:
+    """An edge with all its options. The capacity of a stream is the one that holds, also where none was written."""
+    capacity = checked.program.capacity.get(edge.to)
+    return {
+        "kind": edge.kind,
+        "from": [str(source) for source in edge.sources],
+        "to": str(edge.to),
+        "type": checked.graph.nodes[edge.to.node].port(edge.to.port).type,
+        **edge.options(),
+        **({"capacity": capacity} if edge.kind == "stream" else {}),
+    }
+
+
+def _schedule_json(program: SerialProgram) -> dict[str, object]:
+    return {
+        "warmup": [{"rounds": w.rounds, "firings": w.schedule.firings} for w in program.warmup],
+        "round": program.round.firings,
+        "order": program.round.order,
+        "paced": [
+            {"source": str(p.source), "every": p.every, "firings": p.schedule.firings}
+            for p in program.paced
+        ],
     }
 
 
