@@ -15,12 +15,15 @@ from flowrl.core.ports import Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps
 from flowrl.nodes.collectors.collector import ActingPolicy, Collector, requested_count
+from flowrl.nodes.collectors.episode_unrolls import EpisodeUnrolls
 from flowrl.nodes.collectors.episodes import episode_offsets, episode_quotas, order_by_env
 from flowrl.nodes.collectors.match_mode import MatchMode, Player
 from flowrl.nodes.collectors.match_rows import EndedMatch, MatchEnvs
-from flowrl.nodes.collectors.transitions import row_schema, transitions
+from flowrl.nodes.collectors.row_slicer import RowSlicer, check_rewards_of_unrolls, sliced_schema
+from flowrl.nodes.collectors.transitions import row_schema, step_schema, transitions
 from flowrl.nodes.devices import available_device, device_facts
 from flowrl.nodes.envs.spec import EnvSpec
+from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.league.matches import (
     FIRST_SCRIPTED,
     ITSELF,
@@ -35,12 +38,17 @@ from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.origin import NO_WEIGHTS_VERSION, OFFSET_COLUMN
 from flowrl.nodes.policy import Policy, policy_for, use_device
 
+OFFSET = Column("int32")  # a row's index in its match
+
 
 class MatchCollector(Collector):
     """Each token holds the rows of the player that learns, of `n_episode` whole matches against other players.
 
     Players are bound to the sides of an env for a whole match. A match is a function of its seed and of the weights of
     its players, so it can be played again from its row in `results`.
+
+    If the policy learns from unrolls, these are cut from the matches of a token one after another, and fewer steps
+    than an unroll has wait for the next token.
     """
 
     matches = StateIn(
@@ -78,10 +86,10 @@ class MatchCollector(Collector):
         _check_config(config, spec, policy)
         _scripted_policies(config, spec)
         extra = cls.extra_columns(config, policy, spec)
-        rows = row_schema(spec.obs, spec.action, extra)
+        rows = {**row_schema(spec.obs, spec.action, extra), OFFSET_COLUMN: OFFSET}
         return Facts(
             outs={
-                "data": {**rows, OFFSET_COLUMN: Column("int32")},
+                "data": sliced_schema(rows, policy),
                 "results": result_schema(config.sides, len(config.opponents)),
             },
             rows={"results": config.n_episode},
@@ -102,6 +110,15 @@ class MatchCollector(Collector):
         self.envs = self._match_envs(self.envs)
         super().setup()
         _check_config(self.config, self.envs.spec(), self.policy)
+
+    def _restart(self) -> None:
+        super()._restart()
+        self._unrolls: EpisodeUnrolls | None = None
+        if self.policy.unroll_steps is not None:
+            spec = self.envs.spec()
+            extra = self.extra_columns(self.config, self.policy, spec)
+            columns = {**step_schema(spec.obs, spec.action, extra), OFFSET_COLUMN: OFFSET}
+            self._unrolls = EpisodeUnrolls(RowSlicer.for_policy(self.policy), columns)
 
     def _match_envs(self, managers: Any) -> Any:
         self._envs = MatchEnvs(managers)
@@ -147,21 +164,39 @@ class MatchCollector(Collector):
     ) -> tuple[Batch, Batch]:
         """Play `n_episode` matches (by default as configured); return the rows of the player, and the results."""
         n = requested_count("n_episode", n_episode, self.config.n_episode)
+        steps, dropped, episodes, results = self._play_next(n, weights, matches)
+        if self._unrolls is None:
+            rows = transitions(steps, self.policy.gamma)
+            count = len(rows["last"])
+        else:
+            rows = self._unrolls.cut(steps)
+            count = rows["reward"].size
+        self._report(count, episodes, dropped, rows["action"])
+        return Batch(flatten_columns(rows)), results
+
+    def play(self, n: int, weights: State | None, matches: State) -> Batch:
+        """Play `n` matches, from which nothing is learned; return the results."""
+        steps, dropped, episodes, results = self._play_next(n, weights, matches)
+        self._report(len(steps["reward"]), episodes, dropped, steps["action"])
+        return results
+
+    def _play_next(
+        self, n: int, weights: State | None, matches: State | None
+    ) -> tuple[dict[str, Array], int, list[Episode], Batch]:
+        """Play `n` matches; return the steps of the player, how many were dropped, its episodes, and the results."""
         self._load_weights(weights)
         if matches is not None and matches is not self._matches:
             self._matches, self._opponents = matches, {}
         if not self._has_begun:
             self._actor.reset()
             self._has_begun = True
-        steps, ended = self._play(self._dealt(n))
-        dropped = sum(len(one.columns["reward"]) for one in steps)
-        rows = transitions(order_by_env(steps, self._actor.count), self.policy.gamma)
-        rows[OFFSET_COLUMN] = episode_offsets(rows["last"])
-        episodes = [episode for one in steps for episode in one.episodes]
-        count = len(rows["last"])
-        self._report(count, episodes, dropped - count, rows["action"])
+        collected, ended = self._play(self._dealt(n))
+        steps = order_by_env(collected, self._actor.count)
+        steps[OFFSET_COLUMN] = episode_offsets(steps["terminated"] | steps["truncated"])
+        taken = sum(len(one.columns["reward"]) for one in collected)
+        episodes = [episode for one in collected for episode in one.episodes]
         self._played += n
-        return Batch(flatten_columns(rows)), self._results(ended)
+        return steps, taken - len(steps["reward"]), episodes, self._results(ended)
 
     def _dealt(self, n: int) -> list[list[Assignment]]:
         """The matches of each env, which are fixed before any is played: short ones are not preferred."""
@@ -277,13 +312,17 @@ class MatchCollector(Collector):
 
     def state_dict(self) -> dict[str, Any]:
         matches = {"first_env": self._first_env, "played": self._played, "seeds": self._envs.seeds}
-        return {**super().state_dict(), **matches, "has_begun": self._has_begun}
+        unrolls = None if self._unrolls is None else self._unrolls.state_dict()
+        more = {"has_begun": self._has_begun, "unrolls": unrolls}
+        return {**super().state_dict(), **matches, **more}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._first_env, self._played = int(state["first_env"]), int(state["played"])
         self._has_begun = bool(state["has_begun"])
         self._envs.restore_seeds(np.array(state["seeds"]))
+        if self._unrolls is not None:
+            self._unrolls.load_state_dict(state["unrolls"])
 
 
 def result_schema(sides: int, scripted: int) -> Schema:
@@ -334,9 +373,7 @@ def _check_config(config: Any, spec: EnvSpec, policy: Policy) -> None:
         what = f"{spec.agents} agents of an env are not {config.sides} teams of equal size"
         hint = f"give `sides: {spec.agents}`, or an env with other teams"
         raise UnsoundError(what, hint, "sides")
-    if policy.unroll_steps is not None:
-        what = f"{type(policy).__name__} learns from unrolls, and the rows are whole matches"
-        raise UnsoundError(what, "take a policy that learns from single steps", "policy")
+    check_rewards_of_unrolls(policy)
     if getattr(policy.config, "reset_options", None):
         what = "the options of `reset` change a match, which is played again from its seed alone"
         raise UnsoundError(what, "leave `reset_options` out", "policy.reset_options")

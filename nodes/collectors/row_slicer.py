@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Batch, Schema
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.collectors.actor import CollectedSteps
 from flowrl.nodes.collectors.transitions import transitions
 from flowrl.nodes.observations import ObsColumns, flatten_columns
@@ -98,6 +99,13 @@ def sliced_schema(rows: Schema, policy: Policy) -> Schema:
         name: column if name in slicer.memory else unroll_column(column, slicer.length)
         for name, column in rows.items()
     }
+
+
+def check_rewards_of_unrolls(policy: Policy) -> None:
+    """Refuse a policy of unrolls that leaves sums of rewards to a buffer."""
+    if policy.nstep > 1 and policy.unroll_steps is not None:
+        what = f"{type(policy).__name__} learns from unrolls, whose rewards nothing sums"
+        raise UnsoundError(what, "let it sum them itself, and give it `nstep: 1`", "policy")
 
 
 class PendingSteps:

@@ -15,7 +15,12 @@ from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps
 from flowrl.nodes.collectors.collector import Collector, requested_count
 from flowrl.nodes.collectors.independent_stepping import IndependentStepping
-from flowrl.nodes.collectors.row_slicer import PendingSteps, RowSlicer, sliced_schema
+from flowrl.nodes.collectors.row_slicer import (
+    PendingSteps,
+    RowSlicer,
+    check_rewards_of_unrolls,
+    sliced_schema,
+)
 from flowrl.nodes.collectors.transitions import row_schema, step_schema
 from flowrl.nodes.devices import device_facts
 from flowrl.nodes.envs.spec import EnvSpec
@@ -66,7 +71,7 @@ class SampleCollector(Collector):
         spec, policy = cls.spec_and_policy(config, surroundings)
         slicer = RowSlicer.for_policy(policy)
         _check_config(config, spec, slicer)
-        _check_policy(policy)
+        check_rewards_of_unrolls(policy)
         extra = cls.extra_columns(config, policy, spec)
         why = "envs are stepped as they are ready"
         return Facts(
@@ -88,7 +93,7 @@ class SampleCollector(Collector):
     def setup(self) -> None:
         super().setup()
         _check_config(self.config, self.envs.spec(), self._slicer)
-        _check_policy(self.policy)
+        check_rewards_of_unrolls(self.policy)
 
     def _restart(self) -> None:
         super()._restart()
@@ -178,12 +183,6 @@ def _check_config(config: Any, spec: EnvSpec, slicer: RowSlicer) -> None:
         raise UnsoundError(
             f"there are {spec.count} envs, fewer than `least`", "take fewer", "least"
         )
-
-
-def _check_policy(policy: Policy) -> None:
-    if policy.nstep > 1 and policy.unroll_steps is not None:
-        what = f"{type(policy).__name__} learns from unrolls, whose rewards nothing sums"
-        raise UnsoundError(what, "let it sum them itself, and give it `nstep: 1`", "policy")
 
 
 def _partial_unrolls(n: int, slicer: RowSlicer) -> str:

@@ -80,7 +80,7 @@ class MatchEvaluator(MatchCollector):
         self.envs.seed(self.ctx.seed_for("matches"), dynamic_seeds=False)
         self._has_begun = False
         state = matches_state({self._name: table}, {})
-        return self.collect(len(table), weights, state)[1]
+        return self.play(len(table), weights, state)
 
 
 def _numbered(names: Iterable[str]) -> list[str]:

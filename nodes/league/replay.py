@@ -42,6 +42,6 @@ def replay_matches(
         collector = MatchCollector(config=config, envs=envs)
         table = [assignment for assignment, _ in matches]
         state = matches_state({config.player or "main": table}, opponents)
-        return collector.collect(len(matches), weights, state)[1]
+        return collector.play(len(matches), weights, state)
     finally:
         envs.close()

@@ -82,6 +82,22 @@ def test_a_league_is_the_same_in_every_placement(placement: str, tmp_path: Path)
     assert files(tmp_path / "serial") == files(tmp_path / placement)
 
 
+@pytest.mark.slow
+def test_a_league_of_recurrent_players_is_the_same_in_threads_and_played_again(
+    tmp_path: Path,
+) -> None:
+    """24 matches of two rounds are 9 unrolls of five steps, and three steps wait."""
+    policy = {"model": {"type": "gru", "size": 8}, "unroll_steps": 5}
+    first = graph(policy=policy).run(train_iters=5, out=tmp_path / "serial", quiet=True)
+    other = graph(policy=policy).run(
+        train_iters=5, out=tmp_path / "threads", placement="threads", quiet=True
+    )
+    assert first.digest == other.digest
+    assert files(tmp_path / "serial") == files(tmp_path / "threads")
+    found = rows(tmp_path / "serial")
+    assert replay_rows(tmp_path / "serial", found) == found
+
+
 def test_a_run_that_died_goes_on_with_the_same_matches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.league.matches import ITSELF, Assignment, matches_state
 from flowrl.nodes.league.replay import replay_matches
 from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.recurrent import Gru
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
 from flowrl.nodes.policy import Policy
@@ -304,14 +305,92 @@ def test_an_opponent_without_weights_is_refused() -> None:
         make_collector(envs, opponents=opponents)
 
 
-def test_unrolls_are_refused() -> None:
-    envs = make_envs()
-    model: Any = {"unroll_steps": 4}
-    from flowrl.nodes.models.recurrent import Gru
+class CountingInUnrolls(Counting):
+    """It learns from unrolls."""
 
-    policy = Ppo(obs=envs.spec().obs, action=envs.spec().action, model=Gru(size=4), **model)
-    with pytest.raises(UnsoundError, match="Ppo learns from unrolls, and the rows are whole match"):
-        make_collector(envs, policy=policy)
+    class Config(Counting.Config):
+        unroll_steps: int = param(4, "steps of an unroll")
+        burn_in_steps: int = param(0, "steps that an unroll shares with the one before")
+        nstep: int = param(1, "rewards that are summed")
+
+
+def unroll_collector(envs: Any = None, **settings: Any) -> MatchCollector:
+    envs = envs or make_envs(rounds=3)
+    spec = envs.spec()
+    policy = CountingInUnrolls(obs=spec.obs, action=spec.action, **settings)
+    return make_collector(envs, policy=policy, n_episode=5)
+
+
+def test_unrolls_are_cut_from_one_match_after_another() -> None:
+    """Five matches of three rounds are 15 steps: three unrolls of four, and three steps that wait."""
+    node = unroll_collector()
+    known = Surroundings({}, {"envs": node.envs.spec()}, frozenset({"data", "results"}))
+    facts = MatchCollector.describe(node.config, known)
+    tokens = [node.fire(weights_of(0, version))["data"] for version in (1, 2)]
+    assert [len(token) for token in tokens] == [3, 4]  # 15 - 3 * 4 + 15 = 18 = 4 * 4 + 2
+    assert facts.outs["data"] == dict(tokens[0].schema)
+    data = Batch.concat(tokens)
+    assert data["logp"].reshape(-1).tolist() == [k % 3 for k in range(28)]
+    assert (data["offset"] == data["logp"]).all()
+    assert (data["memory"][:, 0] == data["logp"][:, 0]).all()
+    is_end = data["logp"] == 2
+    assert (data["terminated"] == is_end).all()
+    is_end[:, -1] = True
+    assert (data["last"] == is_end).all()
+    assert node.ctx.take_count().env_steps == 28
+
+
+def test_unrolls_of_matches_may_begin_with_steps_of_the_unroll_before() -> None:
+    node = unroll_collector(burn_in_steps=1)
+    data = node.fire(weights_of(0))["data"]
+    assert data["logp"].tolist() == [[0, 1, 2, 0], [0, 1, 2, 0], [0, 1, 2, 0], [0, 1, 2, 0]]
+    node = unroll_collector(burn_in_steps=2)
+    data = node.fire(weights_of(0))["data"]
+    assert data["logp"][:3].tolist() == [[0, 1, 2, 0], [2, 0, 1, 2], [1, 2, 0, 1]]
+
+
+def test_a_loaded_collector_goes_on_with_the_steps_that_wait() -> None:
+    envs = make_envs(rounds=3)
+    node = unroll_collector(envs)
+    node.fire(weights_of(0))
+    state, of_envs = node.state_dict(), envs.state_dict()
+    expected = node.fire(weights_of(1))["data"]
+    envs = make_envs(rounds=3, seed=5)
+    other = unroll_collector(envs)
+    envs.load_state_dict(of_envs)
+    other.load_state_dict(state)
+    found = other.fire(weights_of(1))["data"]
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+
+
+def test_matches_that_fill_no_unroll_are_an_error() -> None:
+    node = unroll_collector(unroll_steps=16)
+    with pytest.raises(ValueError, match="15 steps of the player, and an unroll has 16; give the"):
+        node.fire(weights_of(0))
+    with pytest.raises(UnsoundError, match="learns from unrolls, whose rewards nothing sums"):
+        unroll_collector(nstep=3)
+
+
+def test_the_matches_of_a_recurrent_network_are_played_again() -> None:
+    """Its memory, and that of its opponents, begin anew with each match."""
+    envs = make_envs(rounds=5, count=2)
+    spec, found = envs.spec(), []
+    policy = Ppo(obs=spec.obs, action=spec.action, model=Gru(size=8), unroll_steps=5)
+    for seed in (0, 1):
+        state = Learner(policy=policy, seed=seed).state()
+        found.append(State(state.arrays, state.command, version=seed))
+    old, new = found
+    node = make_collector(envs, policy=policy, n_episode=10)
+    games.PLAYED.clear()
+    data, results = node.collect(weights=new, matches=table((0, 0, 0), weights={(0, 0): old}))
+    played = dict(games.PLAYED)
+    assert data["action"].shape == (10, 5)
+    assert not data["memory"].any()  # each unroll is a whole match
+    for k in (9, 4, 0):
+        games.PLAYED.clear()
+        match = Assignment(0, 0, 0), int(results["seed"][k])
+        replay_matches(envs.part, node.config, [match], new, {(0, 0): old})
+        assert games.PLAYED[0] == (match[1], played[match[1]])
 
 
 def test_matches_of_turns_have_the_moves_of_the_player_and_are_played_again() -> None:
