@@ -14,6 +14,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.state import State
+from flowrl.nodes.advantages import without_values
 from flowrl.nodes.devices import CPU
 from flowrl.nodes.distributions import Distribution, action_bounds
 from flowrl.nodes.lazy import torch
@@ -88,7 +89,7 @@ class NetworkActMode:
 
     def load(self, state: State) -> None:
         """Act with these weights, and the command that came with them, from now on."""
-        self.model.load(state.arrays)
+        self.model.load(without_values(state.arrays))
         self.settings = state.command
 
     def forward(

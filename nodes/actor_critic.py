@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.acting import ActingStep, draw, most_likely
+from flowrl.nodes.advantages import (
+    ADVANTAGE,
+    ESTIMATES,
+    RETURN,
+    VALUE,
+    VALUE_WEIGHTS,
+    VALUES,
+    AdvantageEstimator,
+    chosen_columns,
+)
 from flowrl.nodes.algorithm import Algorithm, Net, UnrollRule
 from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.distributions import Distribution, distribution_of
@@ -41,6 +53,11 @@ class ActorCritic(Algorithm):
     unrolls: ClassVar[UnrollRule] = "recurrent"
     on_policy: ClassVar[bool] = True
     learns_across_rows = True
+    value_network: ClassVar[str] = (
+        "net"  # the name of the network with the head `value`; "": there is none
+    )
+    # What is computed from the rewards of a token, by the learner or by the collector: these columns.
+    estimates: ClassVar[tuple[str, ...]] = (ADVANTAGE, RETURN)
 
     class Config(Algorithm.Config):
         model: Any = part(
@@ -59,6 +76,10 @@ class ActorCritic(Algorithm):
 
     distribution: Distribution
 
+    def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
+        super().__init__(config, **params)
+        self._check_estimates()
+
     def setup(self) -> None:
         self.distribution = distribution_of(self.action)
 
@@ -75,6 +96,50 @@ class ActorCritic(Algorithm):
 
     def learn_columns(self) -> Schema:
         return {**super().learn_columns(), **self.in_rows(self.distribution.columns)}
+
+    def read_columns(self) -> tuple[str, ...]:
+        reads = super().read_columns()
+        if not self.collector_estimates:
+            return reads
+        own = reads if self.learns_from_unrolls else [name for name in reads if name != "last"]
+        return chosen_columns(own, self.estimates)
+
+    @property
+    def collector_estimates(self) -> bool:
+        """Whether collectors compute advantages, and not the learner."""
+        return getattr(self.config, "advantages", "learner") == "collector"
+
+    @property
+    def needs_order(self) -> bool:
+        return super().needs_order and not self.collector_estimates
+
+    def _check_estimates(self) -> None:
+        """Refuse values that depend on the noise of layers, which is the learner's own."""
+        net = self.nets.get(self.value_network)
+        if self.collector_estimates and net and getattr(net.model.config, "noisy", False):
+            what = "collectors cannot compute the values of a noisy network, whose noise the learner draws"
+            raise UnsoundError(
+                what, "give it `advantages: learner`, or leave out `noisy`", "advantages"
+            )
+
+    def collect_settings(self) -> dict[str, str]:
+        found = super().collect_settings()
+        return found | {VALUE_WEIGHTS: "policy.advantages"} if self.collector_estimates else found
+
+    def estimated_columns(self) -> Schema:
+        if not self.collector_estimates:
+            return {}
+        return self.in_rows({name: ESTIMATES[name] for name in self.estimates})
+
+    def estimator(self) -> AdvantageEstimator | None:
+        return AdvantageEstimator(self) if self.collector_estimates else None
+
+    def estimate(
+        self, r_t: Array, discount_t: Array, v_t: Array, v_tp1: Array, cut_t: Array
+    ) -> tuple[Array, Array]:
+        """The advantages and returns of rows (N,) in the order of time, on the weights that acted."""
+        advantage = gae(r_t, discount_t, v_t, v_tp1, cut_t, self.config.gae_lambda)
+        return advantage, advantage + v_t
 
     def collect_steps(self) -> Sequence[ActingStep]:
         return [draw(self.distribution)]
@@ -98,7 +163,21 @@ class ActorCriticLearnMode(NetworkLearnMode):
     @property
     def value_network(self) -> Network:
         """The network with the head `value`."""
-        return self.net
+        network: Network = getattr(self, self.policy.value_network)
+        return network
+
+    def weights(self) -> dict[str, Array]:
+        found = super().weights()
+        if self.policy.collector_estimates:
+            found |= {f"{VALUES}{n}": a for n, a in self.value_weights().items()}
+        return found
+
+    def value_weights(self) -> dict[str, Array]:
+        """What collectors need in order to compute values."""
+        if not self.policy.value_network:
+            return {}
+        model = self.policy.nets[self.policy.value_network].model
+        return self.value_network.weights(lambda name: model.is_acting_parameter((VALUE,), name))
 
     def values(self, b: LearnBatch) -> tuple[Array, Array, Array]:
         """The values of all observations and next observations (N,), and the cuts (N,), in the order of time.
@@ -115,12 +194,14 @@ class ActorCriticLearnMode(NetworkLearnMode):
             v_tp1[cuts] = self._values_at(b, heads, cuts)
         return to_numpy(v_t), to_numpy(v_tp1), cut_t
 
-    def advantages(self, b: LearnBatch, lambda_: float) -> tuple[Any, Any]:
-        """Generalised advantages and the targets of the value head, shaped as `b.reward`."""
+    def advantages(self, b: LearnBatch) -> tuple[Any, Any]:
+        """The advantages and the targets of the value head, shaped as `b.reward`."""
+        if self.policy.collector_estimates:
+            return self.tensor(b.array(ADVANTAGE)), self.tensor(b.array(RETURN))
         v_t, v_tp1, cut_t = self.values(b)
         reward, discount = (b.array(name) for name in ("reward", "discount"))
-        flat = gae(reward.reshape(-1), discount.reshape(-1), v_t, v_tp1, cut_t, lambda_)
-        advantage, target = (x.reshape(reward.shape) for x in (flat, flat + v_t))
+        found = self.policy.estimate(reward.reshape(-1), discount.reshape(-1), v_t, v_tp1, cut_t)
+        advantage, target = (x.reshape(reward.shape) for x in found)
         return self.tensor(advantage), self.tensor(target)
 
     def _values_at(self, b: LearnBatch, heads: Mapping[str, Any], cuts: Any) -> Any:

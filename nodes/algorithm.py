@@ -43,6 +43,7 @@ from flowrl.nodes.acting import (
     keep_scores,
     obey_mask,
 )
+from flowrl.nodes.advantages import ESTIMATES
 from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.configured_parts import configured_part, configured_parts
 from flowrl.nodes.distributions import action_bounds
@@ -259,10 +260,14 @@ class Algorithm(Policy):
     def memory_columns(self) -> Schema:
         return self.nets[self.acting_network].model.memory_columns()
 
+    def read_columns(self) -> tuple[str, ...]:
+        """The columns that `learn` reads with these settings; observations by the name of the whole."""
+        return self.reads
+
     def learn_columns(self) -> Schema:
-        known = {**ROW_COLUMNS, **self.collect_columns()}
+        known = {**ROW_COLUMNS, **ESTIMATES, **self.collect_columns()}
         found: dict[str, Column] = {}
-        for name in self.reads:
+        for name in self.read_columns():
             found |= columns_under(name, self.obs) if name.endswith("obs") else {name: known[name]}
         return {
             **self.in_rows(found),

@@ -101,6 +101,19 @@ def env_settings(command: Mapping[str, float]) -> dict[str, float]:
     return {n.removeprefix(ENV_SETTING): v for n, v in found if n.startswith(ENV_SETTING)}
 
 
+class Estimator(Protocol):
+    """Adds columns to the rows of whole tokens, in the order of time."""
+
+    def use_device(self, device: str) -> None:
+        """Compute on this device; weights are loaded afterwards."""
+
+    def load(self, state: State) -> None:
+        """Use these weights from now on."""
+
+    def estimated(self, rows: Batch) -> Batch:
+        """The rows with the policy's `estimated_columns`."""
+
+
 class Policy(Part):
     """The description of an algorithm, made of `self.config`, `self.obs` and `self.action`."""
 
@@ -164,6 +177,26 @@ class Policy(Part):
     def sequence_settings(self) -> dict[str, Any]:
         """The settings that it shares with a `sequence_buffer`, by their names; empty if it learns from other rows."""
         return {}
+
+    @property
+    def needs_newest_weights(self) -> str:
+        """Why it cannot learn from rows of older weights than the learner's; empty if it can, well or not so well."""
+        return ""
+
+    def collect_settings(self) -> dict[str, str]:
+        """What collecting needs to come with the weights, each with the parameter that depends on it."""
+        return {
+            name: f"policy.{name.replace(ENV_SETTING, 'reset_options.')}"
+            for name in self.command(Count())
+        }
+
+    def estimated_columns(self) -> Schema:
+        """The columns that collectors add to the rows of a whole token, such as advantages; empty: none."""
+        return {}
+
+    def estimator(self) -> Estimator | None:
+        """What computes these columns in a collector."""
+        return None
 
     def weights_columns(self) -> Schema:
         """The columns of the observations and actions that its weights are for; empty if it acts without weights."""

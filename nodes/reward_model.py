@@ -37,6 +37,7 @@ from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
 from flowrl.nodes.acting import ActionBox
+from flowrl.nodes.advantages import refuse_estimates
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.configured_parts import configured_part
 from flowrl.nodes.distributions import action_bounds
@@ -196,6 +197,7 @@ class RewardModel(Node):
         for name in (REWARD, *cls.reads):
             steps.under(name)
         require_single_rewards(schema, cls.type_name())
+        refuse_estimates(schema, cls.type_name())
         cls.check(config, steps)
         parts = {}
         if config.parts:

@@ -46,11 +46,11 @@ def _first_disorder(
         if ordered is False:
             return output
         if ordered is None:
-            todo += _sources_of_first_input(graph, into, output.node)
+            todo += sources_of_first_input(graph, into, output.node)
     return None
 
 
-def _sources_of_first_input(
+def sources_of_first_input(
     graph: Graph, into: Mapping[PortRef, Edge], name: str
 ) -> tuple[PortRef, ...]:
     """The outputs that feed the first stream input of a node, whose order its own outputs keep."""

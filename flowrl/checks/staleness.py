@@ -17,7 +17,7 @@ def staleness_problems(graph: Graph, round_nodes: Collection[str]) -> Iterator[P
     for edge in graph.edges:
         if edge.max_staleness is None:
             continue
-        states = [edge] if edge.kind == "state" else _state_upstream(graph, edge)
+        states = [edge] if edge.kind == "state" else states_upstream(graph, edge)
         yield from _unknown_ages(graph, edge, [e for e in states if e.latest])
         fixed = [e for e in states if not e.latest and e.source.node in round_nodes]
         worst = max(fixed, key=lambda e: e.lag, default=None)
@@ -30,7 +30,7 @@ def staleness_problems(graph: Graph, round_nodes: Collection[str]) -> Iterator[P
 def drops_stale_tokens(graph: Graph, edge: Edge) -> bool:
     """Return whether a stream drops tokens that are too old: it has a bound, and no fixed lag says their age."""
     limited = edge.kind == "stream" and edge.max_staleness is not None
-    return limited and any(state.latest for state in _state_upstream(graph, edge))
+    return limited and any(state.latest for state in states_upstream(graph, edge))
 
 
 def _unknown_ages(graph: Graph, edge: Edge, latest: Iterable[Edge]) -> Iterator[Problem]:
@@ -56,7 +56,7 @@ def stale_learners(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem
     """Yield warnings for on-policy learners that would learn from data of older weights."""
     for name in (n for n, f in facts.items() if f.on_policy):
         for edge in graph.edges_into(name):
-            for state in _state_upstream(graph, edge) if edge.kind == "stream" else ():
+            for state in states_upstream(graph, edge) if edge.kind == "stream" else ():
                 if state.source.node == name and (state.lag or state.latest):
                     how = "latest" if state.latest else f"lag {state.lag}"
                     what = f"{name} learns on-policy, and {state} is stale ({how})"
@@ -66,7 +66,7 @@ def stale_learners(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem
                     yield Problem(str(state.location), what, hint, warning=True)
 
 
-def _state_upstream(graph: Graph, edge: Edge) -> list[Edge]:
+def states_upstream(graph: Graph, edge: Edge) -> list[Edge]:
     """Return the state edges on which the tokens of a stream depend."""
     into: dict[str, list[Edge]] = {}
     for e in graph.edges:

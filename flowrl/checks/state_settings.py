@@ -19,6 +19,8 @@ def state_setting_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator
             known = None if edge is None else _settings_of(facts, edge)
             for setting, key in needed.items():
                 if edge is None:
+                    if not graph.nodes[name].cls.ports[port].optional:
+                        continue  # which is a problem by itself
                     yield _unconnected(graph, graph.nodes[name], port, setting, key)
                 elif known is not None and setting not in known:
                     yield _unknown(graph.nodes[name], edge, setting, key, known)

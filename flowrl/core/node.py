@@ -79,6 +79,10 @@ class Facts:
     state_bytes: int = 0
     # True for a learner that must not learn from data of older weights.
     on_policy: bool = False
+    # Why a learner cannot learn from data of older weights at all; empty if it can.
+    needs_newest_weights: str = ""
+    # The stream outputs whose tokens repeat rows of earlier rounds, which older weights made.
+    replays: frozenset[str] = frozenset()
     # True if every number of its outputs is one of its inputs, or is checked by the node itself. Then the engine does
     # not check whether they are finite.
     checks_numbers: bool = False

@@ -104,6 +104,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             outs={"batches": {**windows.drawn, "weight": Column("float32"), **added}},
             rows={"batches": config.batch_size},
             ordered={"batches": False},
+            replays=frozenset({"batches"}),
             needs_order=frozenset({"data"} if config.transforms or windows.rule else ()),
             needs={port: need for port, need in needs.items() if port in surroundings.inputs},
             needs_rows={"data": (config.batch_size + windows.most_waiting, "batch_size")},

@@ -55,6 +55,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
             outs={"batches": {**windows.drawn, "episode": Column("int64")}},
             needs={"data": {"last": FLAG, "terminated": FLAG, "truncated": FLAG}},
             ordered={"batches": True},
+            replays=frozenset({"batches"}),
             needs_order=frozenset({"data"}),
             memory_bytes=plan.memory_bytes(windows.row_bytes),
             state_bytes=plan.state_bytes(windows.row_bytes),

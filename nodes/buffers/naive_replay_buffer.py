@@ -64,6 +64,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
             outs={"batches": {**drawn, "is_demo": Column("bool")} if with_demos else drawn},
             rows={"batches": config.batch_size},
             ordered={"batches": False},
+            replays=frozenset({"batches"}),
             needs_order=frozenset({"data"} if config.transforms or windows.rule else ()),
             needs={"demos": required_columns(schema)} if with_demos else {},
             needs_rows={"data": (config.batch_size + windows.most_waiting, "batch_size")},

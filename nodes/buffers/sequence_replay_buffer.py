@@ -117,6 +117,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             outs={"batches": columns},
             rows={"batches": config.batch_size},
             ordered={"batches": False},
+            replays=frozenset({"batches"}),
             needs_order=frozenset({"data", "demos"}),
             sequences={"batches": {name: getattr(config, name) for name in SEQUENCE_SETTINGS}},
             needs=needs,

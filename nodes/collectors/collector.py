@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, ClassVar
 
-from flowrl.core.batch import Array, Schema
+from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, param, part
 from flowrl.core.errors import shortened_repr
@@ -98,6 +98,9 @@ class Collector(Node):
         self.policy = policy_for(self.config.policy, spec.obs, spec.action)  # defines the rows
         self.envstep = 0  # env steps whose rows were returned
         self.mode: Any = None  # the act mode that acts
+        self._estimator = self.policy.estimator()
+        if self._estimator is not None:
+            self._estimator.use_device(available_device(self.config.device))
         self._weights: State | None = None
         self._reset_options: dict[str, float] = {}  # that the envs have
         self._ignores_weights = False  # the acting policy has weights of its own, or none
@@ -123,9 +126,15 @@ class Collector(Node):
         """Act with these weights from now on; None keeps the current ones."""
         if weights is not None and weights is not self._weights:
             self.mode.load(weights)
+            if self._estimator is not None:
+                self._estimator.load(weights)
             self._weights = weights
             self._update_origin()
             self._set_reset_options(env_settings(weights.command))
+
+    def _estimated(self, rows: Batch) -> Batch:
+        """The rows with the columns that the policy has collectors compute from whole tokens."""
+        return rows if self._estimator is None or not len(rows) else self._estimator.estimated(rows)
 
     def _set_reset_options(self, options: dict[str, float]) -> None:
         if options != self._reset_options:

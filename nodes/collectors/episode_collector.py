@@ -49,13 +49,14 @@ class EpisodeCollector(Collector):
         spec, policy = cls.spec_and_policy(config, surroundings)
         _check_config(config, policy)
         extra = cls.extra_columns(config, policy, spec)
-        rows = row_schema(spec.obs, spec.action, extra)
+        rows = row_schema(spec.obs, spec.action, extra) | policy.estimated_columns()
         why = "envs are stepped as they are ready" if config.stepping == "ready" else ""
         return Facts(
             outs={"data": {**rows, OFFSET_COLUMN: Column("int32")}},
             env_steps=None if config.counts else 0,
             nondeterministic=why,
             acts_on={"weights": policy.weights_columns()},
+            needs_settings={"weights": policy.collect_settings()},
             **device_facts(config, policy, False, surroundings.runs_here),
         )
 
@@ -97,7 +98,7 @@ class EpisodeCollector(Collector):
         taken_steps = sum(len(collected.columns["reward"]) for collected in steps)
         kept_steps = len(rows["last"])
         self._report(kept_steps, episodes, taken_steps - kept_steps, rows["action"])
-        return Batch(flatten_columns(rows))
+        return self._estimated(Batch(flatten_columns(rows)))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "first_env": self._first_env}

@@ -84,6 +84,9 @@ class MatchCollector(Collector):
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         spec, policy = cls.spec_and_policy(config, surroundings)
         _check_config(config, spec, policy)
+        if policy.estimated_columns():
+            what = "a match_collector computes no advantages"
+            raise UnsoundError(what, "give the policy `advantages: learner`", "policy.advantages")
         _scripted_policies(config, spec)
         extra = cls.extra_columns(config, policy, spec)
         rows = {**row_schema(spec.obs, spec.action, extra), OFFSET_COLUMN: OFFSET}
@@ -95,9 +98,7 @@ class MatchCollector(Collector):
             rows={"results": config.n_episode},
             env_steps=None if config.counts else 0,
             acts_on={"weights": policy.weights_columns()},
-            needs_settings={"matches": {PLAYER_SETTING + config.player: "player"}}
-            if config.player
-            else {},
+            needs_settings={"weights": policy.collect_settings(), **_player_settings(config)},
             **device_facts(config, policy, False, surroundings.runs_here),
         )
 
@@ -362,6 +363,11 @@ def _scripted_policies(config: Any, spec: EnvSpec) -> dict[str, Policy]:
             raise UnsoundError(what, hint, "opponents")
         found[f"{name} (opponent {k + 1})"] = policy
     return found
+
+
+def _player_settings(config: Any) -> dict[str, dict[str, str]]:
+    """What the matches of a league must know: the player, if it has a name."""
+    return {"matches": {PLAYER_SETTING + config.player: "player"}} if config.player else {}
 
 
 def _check_config(config: Any, spec: EnvSpec, policy: Policy) -> None:

@@ -72,14 +72,17 @@ class SampleCollector(Collector):
         slicer = RowSlicer.for_policy(policy)
         _check_config(config, spec, slicer)
         check_rewards_of_unrolls(policy)
+        _check_newest_weights(config, spec, policy, slicer)
         extra = cls.extra_columns(config, policy, spec)
+        rows = sliced_schema(row_schema(spec.obs, spec.action, extra), policy)
         why = "envs are stepped as they are ready"
         return Facts(
-            outs={"data": sliced_schema(row_schema(spec.obs, spec.action, extra), policy)},
+            outs={"data": {**rows, **policy.estimated_columns()}},
             rows={"data": config.n_sample // slicer.stride},
             env_steps=config.n_sample if config.counts else 0,
             nondeterministic=why if config.stepping == "ready" else "",
             acts_on={"weights": policy.weights_columns()},
+            needs_settings={"weights": policy.collect_settings()},
             **device_facts(config, policy, False, surroundings.runs_here),
         )
 
@@ -94,6 +97,7 @@ class SampleCollector(Collector):
         super().setup()
         _check_config(self.config, self.envs.spec(), self._slicer)
         check_rewards_of_unrolls(self.policy)
+        _check_newest_weights(self.config, self.envs.spec(), self.policy, self._slicer)
 
     def _restart(self) -> None:
         super()._restart()
@@ -131,7 +135,7 @@ class SampleCollector(Collector):
                 episodes += collected.episodes
         batch = pending.take(slicer, slices)
         self._report(n, episodes, dropped, batch["action"])
-        return batch
+        return self._estimated(batch)
 
     def _step_together(self, steps: int, slices: int) -> Iterator[CollectedSteps]:
         for _ in range(steps):
@@ -183,6 +187,26 @@ def _check_config(config: Any, spec: EnvSpec, slicer: RowSlicer) -> None:
         raise UnsoundError(
             f"there are {spec.count} envs, fewer than `least`", "take fewer", "least"
         )
+
+
+def _check_newest_weights(config: Any, spec: EnvSpec, policy: Policy, slicer: RowSlicer) -> None:
+    """Refuse steps that wait for the next token, for a policy that learns from rows of the newest weights alone."""
+    if not policy.needs_newest_weights:
+        return
+    hint = "or give the policy `advantages: learner`"
+    if config.stepping == "ready":
+        what = (
+            f"with `stepping: ready` some rows are of older weights: {policy.needs_newest_weights}"
+        )
+        raise UnsoundError(what, f"take another `stepping`, {hint}", "stepping")
+    whole = spec.count * slicer.stride
+    if config.n_sample % whole:
+        what = (
+            f"{config.n_sample} env steps are no multiple of {whole}, so that some rows are of older weights: "
+            f"{policy.needs_newest_weights}"
+        )
+        near = max(1, round(config.n_sample / whole)) * whole
+        raise UnsoundError(what, f"take {near}, {hint}", "n_sample")
 
 
 def _partial_unrolls(n: int, slicer: RowSlicer) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from flowrl.core.config import param, part
 from flowrl.nodes.actor_critic import ActorCritic, ActorCriticLearnMode
+from flowrl.nodes.advantages import AdvantagePlace, advantages_param
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -17,6 +18,7 @@ class A2c(ActorCritic):
         gae_lambda: float = param(
             1.0, "1: advantages sum all rewards; 0: they rely on the next value", ge=0, le=1
         )
+        advantages: AdvantagePlace = advantages_param()
         lr: Scheduled = scheduled(7e-4, "learning rate", ge=0)
         optimiser: Any = part(
             "optimiser", "the optimiser of all networks", default={"type": "rmsprop", "eps": 1e-5}
@@ -28,7 +30,7 @@ class A2c(ActorCritic):
     class Learn(ActorCriticLearnMode):
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             c = self.config
-            advantage, target = self.advantages(b, c.gae_lambda)
+            advantage, target = self.advantages(b)
             heads = self.heads(b)
             logp, entropy = self.policy.distribution.logp_entropy(heads, b)
             policy_loss = -(logp * advantage).mean()

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from flowrl.core.batch import Array
 from flowrl.core.config import param
 from flowrl.nodes.actor_critic import ActorCritic, ActorCriticLearnMode
+from flowrl.nodes.advantages import AdvantagePlace, advantages_param
 from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.returns import vtrace
@@ -23,12 +25,34 @@ class Impala(ActorCritic):
         rho_limit: float = param(1.0, "limit of the ratios that weight errors (rho bar)", gt=0)
         c_limit: float = param(1.0, "limit of the ratios that weight later errors (c bar)", gt=0)
         gae_lambda: float = param(1.0, "factor of these ratios", ge=0, le=1)
+        advantages: AdvantagePlace = advantages_param()
         lr: Scheduled = scheduled(6e-4, "learning rate", ge=0)
         max_grad_norm: float | None = param(
             0.5, "longer gradients are scaled down to this norm; null: none are", gt=0
         )
 
+    @property
+    def needs_newest_weights(self) -> str:
+        if not self.collector_estimates:
+            return ""
+        return "V-trace on the collecting side does not know by how much the learner's weights are newer"
+
+    def estimate(
+        self, r_t: Array, discount_t: Array, v_t: Array, v_tp1: Array, cut_t: Array
+    ) -> tuple[Array, Array]:
+        ones = np.ones(len(r_t), np.float32)
+        target, advantage = self.vtrace(ones, r_t, discount_t, v_t, v_tp1, cut_t)
+        return advantage, target
+
+    def vtrace(self, ratio_t: Array, *columns: Array) -> tuple[Array, Array]:
+        """The targets of values and the advantages of rows (N,), given the ratios of their actions' likelihoods."""
+        c = self.config
+        limits = {"rho_limit": c.rho_limit, "c_limit": c.c_limit}
+        return vtrace(ratio_t, *columns, **limits, lambda_=c.gae_lambda)
+
     class Learn(ActorCriticLearnMode):
+        policy: Impala
+
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             c = self.config
             heads = self.heads(b)
@@ -50,20 +74,12 @@ class Impala(ActorCritic):
 
         def corrected(self, b: LearnBatch, log_ratio: Any) -> tuple[Any, Any]:
             """The targets of the value head and the advantages, shaped as `b.reward`."""
-            c = self.config
-            v_t, v_tp1, cut_t = self.values(b)
+            if self.policy.collector_estimates:
+                advantage, target = self.advantages(b)
+                return target, advantage
             reward, discount = (b.array(name).reshape(-1) for name in ("reward", "discount"))
-            found = vtrace(
-                np.exp(to_numpy(log_ratio.flatten())),
-                reward,
-                discount,
-                v_t,
-                v_tp1,
-                cut_t,
-                rho_limit=c.rho_limit,
-                c_limit=c.c_limit,
-                lambda_=c.gae_lambda,
-            )
+            ratio = np.exp(to_numpy(log_ratio.flatten()))
+            found = self.policy.vtrace(ratio, reward, discount, *self.values(b))
             shape = b.array("reward").shape
             target, advantage = (self.tensor(x.reshape(shape)) for x in found)
             return target, advantage

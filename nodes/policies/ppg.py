@@ -19,7 +19,7 @@ from flowrl.nodes.observations import SEPARATOR
 from flowrl.nodes.policies.ppo import Ppo
 
 if TYPE_CHECKING:
-    from flowrl.nodes.models.networks import Network, TrainableNetwork
+    from flowrl.nodes.models.networks import TrainableNetwork
 
 VALUES_MODEL = {"type": "auto", "hidden": [64, 64], "activation": "tanh", "init": "orthogonal"}
 
@@ -28,6 +28,7 @@ class Ppg(Ppo):
     """PPO with a network of its own for values; the policy's network learns them, too, in a phase between."""
 
     unrolls = "never"
+    value_network = "critic"
 
     class Config(Ppo.Config):
         model: Any = part(
@@ -69,10 +70,6 @@ class Ppg(Ppo):
         def begin(self) -> None:
             super().begin()
             self.rows = StoredRows()
-
-        @property
-        def value_network(self) -> Network:
-            return self.critic
 
         def heads(self, b: LearnBatch) -> Any:
             return {**self.net(b.obs), **self.critic(b.obs)}

@@ -6,14 +6,23 @@ from typing import Any
 
 import numpy as np
 
+from flowrl.core.batch import Array
 from flowrl.core.config import param, part
 from flowrl.nodes.actor_critic import ActorCritic, ActorCriticLearnMode
+from flowrl.nodes.advantages import (
+    ADVANTAGE,
+    RETURN,
+    RETURN_MEAN,
+    RETURN_STD,
+    VALUE,
+    AdvantagePlace,
+    advantages_param,
+)
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.losses import clipped_policy_loss, clipped_value_loss
 from flowrl.nodes.models.numpy_model import MEMORY
 from flowrl.nodes.moments import Moments
 from flowrl.nodes.network_learn_mode import LearnBatch
-from flowrl.nodes.returns import gae
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
@@ -22,10 +31,13 @@ METRICS = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
 class Ppo(ActorCritic):
     """Improves the policy on its own data; clipping the likelihood ratio keeps the steps small."""
 
+    estimates = (ADVANTAGE, RETURN, VALUE)
+
     class Config(ActorCritic.Config):
         gae_lambda: float = param(
             0.95, "1: advantages sum all rewards; 0: they rely on the next value", ge=0, le=1
         )
+        advantages: AdvantagePlace = advantages_param()
         epochs: int = param(4, "times that each row is learned from", ge=1)
         minibatch_size: int = param(256, "rows of one gradient step", ge=1)
         clip: Scheduled = scheduled(
@@ -78,23 +90,35 @@ class Ppo(ActorCritic):
 
         def targets(self, b: LearnBatch) -> tuple[Any, Any, Any]:
             """The advantages, and the targets and old values of the value head, shaped as `b.reward`."""
-            v_t, v_tp1, cut_t = self.values(b)
+            advantage, target, scaled_t = self.flat_estimates(b)
             mean, std = self.return_moments()
-            scaled_t, scaled_tp1 = v_t * std + mean, v_tp1 * std + mean
-            reward, discount = (b.array(name).reshape(-1) for name in ("reward", "discount"))
-            advantage = gae(reward, discount, scaled_t, scaled_tp1, cut_t, self.config.gae_lambda)
-            target = scaled_t + advantage
             if self.config.normalise_values:
                 self.returns.update(self.of_group(target))
                 mean, std = self.return_moments()
             if self.config.normalise_advantages:
                 advantage = self.normalised(advantage)
-            shape = b.array("reward").shape
+            shape = b.array("logp").shape
             advantage_t, target_t, old_t = (
                 self.tensor(x.reshape(shape))
                 for x in (advantage, (target - mean) / std, (scaled_t - mean) / std)
             )
             return advantage_t, target_t, old_t
+
+        def flat_estimates(self, b: LearnBatch) -> tuple[Array, Array, Array]:
+            """The advantages, returns and values of all steps (N,), on the scale of returns."""
+            if self.policy.collector_estimates:
+                advantage, target, value = (b.array(n).reshape(-1) for n in self.policy.estimates)
+                return advantage, target, value
+            v_t, v_tp1, cut_t = self.values(b)
+            mean, std = self.return_moments()
+            scaled_t, scaled_tp1 = v_t * std + mean, v_tp1 * std + mean
+            reward, discount = (b.array(name).reshape(-1) for name in ("reward", "discount"))
+            found = self.policy.estimate(reward, discount, scaled_t, scaled_tp1, cut_t)
+            return *found, scaled_t
+
+        def value_weights(self) -> dict[str, Array]:
+            moments = zip((RETURN_MEAN, RETURN_STD), self.return_moments(), strict=True)
+            return {**super().value_weights(), **{n: np.array(x) for n, x in moments}}
 
         def return_moments(self) -> tuple[np.float32, np.float32]:
             """The mean and standard deviation by which returns are normalised for the value head."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flowrl.core.config import param, part
 from flowrl.nodes import losses
 from flowrl.nodes.actor_critic import DEFAULT_MODEL, ActorCritic, ActorCriticLearnMode
+from flowrl.nodes.advantages import AdvantagePlace, advantages_param
 from flowrl.nodes.algorithm import Algorithm, Net
 from flowrl.nodes.devices import to_float, to_numpy
 from flowrl.nodes.lazy import torch
@@ -16,13 +17,14 @@ from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 if TYPE_CHECKING:
-    from flowrl.nodes.models.networks import Network, TrainableNetwork
+    from flowrl.nodes.models.networks import TrainableNetwork
 
 
 class Trpo(ActorCritic):
     """Improves the policy on its own data, by one step for each token. Its values have a network of their own."""
 
     unrolls = "never"
+    value_network = "critic"
     refused_settings: ClassVar[Mapping[str, str]] = {
         "precision": "bf16 rounds away the divergences that limit its steps",
         "accumulate": "its step of the policy is that of one token",
@@ -36,6 +38,7 @@ class Trpo(ActorCritic):
         gae_lambda: float = param(
             0.95, "1: advantages sum all rewards; 0: they rely on the next value", ge=0, le=1
         )
+        advantages: AdvantagePlace = advantages_param()
         normalise_advantages: bool = param(
             True, "normalise the advantages of a token to mean 0 and standard deviation 1"
         )
@@ -70,16 +73,12 @@ class Trpo(ActorCritic):
 
         critic: TrainableNetwork
 
-        @property
-        def value_network(self) -> Network:
-            return self.critic
-
         def heads(self, b: LearnBatch) -> Any:
             return {**self.net(b.obs), **self.critic(b.obs)}
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             c = self.config
-            advantage, target = self.advantages(b, c.gae_lambda)
+            advantage, target = self.advantages(b)
             if c.normalise_advantages:
                 advantage = self.tensor(self.normalised(to_numpy(advantage)))
             b.add(advantage=advantage, target=target)

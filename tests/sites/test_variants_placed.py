@@ -107,6 +107,18 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, int], str]] = 
         {"train_iters": 3},
         "envs=process,collector=thread,learner=process",
     ),
+    "advantages that replicas of the collector compute": (
+        "cartpole_ppo",
+        {
+            **SMALL["cartpole_ppo"],
+            "policy.advantages": "collector",
+            "policy.normalise_values": True,
+            "collector.n_sample": 64,
+            "collector.replicas": 3,
+        },
+        {"train_iters": 3},
+        "collector=process,learner=thread",
+    ),
     "envs in workers of a process": (
         "cartpole_ppo",
         {**SMALL["cartpole_ppo"], "envs.type": "sync_subprocess_env_manager", "envs.count": 4},

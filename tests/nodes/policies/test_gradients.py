@@ -403,7 +403,7 @@ WEIGHTS = {"value_weight": 0.7, "entropy_weight": 0.3}
 
 def test_a2c_goes_up_the_likelihood_of_advantages_and_the_entropy() -> None:
     mode, b, batch = recent("a2c", **WEIGHTS)
-    advantage, target = mode.advantages(b, 1.0)
+    advantage, target = mode.advantages(b)
     logp, entropy = likelihoods(mode, b)
     value = (mode.net(b.obs)["value"] - target).square().mean()
     loss = -(logp * advantage).mean() + 0.7 * value - 0.3 * entropy

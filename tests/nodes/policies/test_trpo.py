@@ -141,7 +141,7 @@ def test_values_go_down_their_squared_distance_from_the_returns() -> None:
     described = policy(critic_epochs=1, minibatch_size=1000)
     mode, batch = described.learn_mode(0), rows(64)
     b = tensors(batch)
-    _, returns = mode.advantages(b, described.config.gae_lambda)
+    _, returns = mode.advantages(b)
     loss = (mode.critic(b.obs)["value"] - returns).square().mean()
     expected = torch.autograd.grad(loss, mode.critic.parameters)
     mode.forward(batch, described.command(Count()))
