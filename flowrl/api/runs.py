@@ -104,10 +104,13 @@ def snapshot(run: str | Path) -> int:
     return save_snapshot(find_live_run(str(run)))
 
 
-def policy(run: str | Path, checkpoint: str | None = None) -> TrainedPolicy:
+def policy(
+    run: str | Path, checkpoint: str | None = None, learner: str | None = None
+) -> TrainedPolicy:
     """Load the trained policy of a run, with its model and weights, to act outside of the run: `policy(run).act(obs)`.
 
     `run` is a run's folder or its name in `runs`, `last` for the newest run, or a checkpoint's file. `checkpoint` is
-    `best` or `last`; by default the best, if there is one.
+    `best` or `last`; by default the best, if there is one. `learner` is the node whose policy it is, if the run has
+    several.
     """
-    return load_policy(run, checkpoint)
+    return load_policy(run, checkpoint, learner)

@@ -60,6 +60,9 @@ def evaluate(arguments: Namespace) -> int:
 def export_arguments(parser: ArgumentParser) -> None:
     add_trained(parser)
     parser.add_argument(
+        "--learner", metavar="NAME", help="whose policy it is, if the run has several learners"
+    )
+    parser.add_argument(
         "-o",
         "--output",
         metavar="FILE.onnx",
@@ -72,7 +75,7 @@ def export(arguments: Namespace) -> int:
     from flowrl.runs.trained_policy import load_policy
 
     path = Path(arguments.output)
-    load_policy(arguments.run, arguments.checkpoint).export_onnx(path)
+    load_policy(arguments.run, arguments.checkpoint, arguments.learner).export_onnx(path)
     print(path)
     return 0
 

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph, check
-from flowrl.core.checkpoint import read_acting
+from flowrl.core.checkpoint import read_acting, read_all_acting
 from flowrl.core.context import Context, MetricsRecord
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.core.node import Node
+from flowrl.core.ports import StateIn
 from flowrl.core.project_modules import importable_modules
+from flowrl.core.state import State
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import NodeSpec, link_edges
@@ -21,6 +23,7 @@ from flowrl.machine.forked_call import can_fork
 from flowrl.machine.numerics import settled_numerics
 from flowrl.runs.folder import ENVIRONMENT_FILE
 from flowrl.runs.trained_graph import find_trained_graph
+from flowrl.runs.trained_policy import states_by_learner
 from flowrl.runtime.linked_nodes import context_of
 from flowrl.version import VERSION
 
@@ -74,7 +77,7 @@ def evaluate_checkpoint(
             f"{trained.name}: its graph has no evaluator; only runs with one can be evaluated"
         )
     path = trained.checkpoint(checkpoint)
-    state, info = read_acting(path)
+    _, info = read_all_acting(path)
     spec = _without_goal(checked.graph.nodes[names[0]], episodes)
     if video is not None and not hasattr(spec.cls, "record_videos"):
         raise UsageError(
@@ -84,7 +87,8 @@ def evaluate_checkpoint(
     with settled_numerics(graph.torch_threads), importable_modules(graph.folders):
         context = context_of(checked, spec, 0, seed)
         context.consumed_outputs = frozenset()
-        videos = _evaluate(checked, spec, context, state, video)
+        states = _states_of_inputs(checked, spec, path)
+        videos = _evaluate(checked, spec, context, states, video)
     measured = [r.values for r in context.records if isinstance(r, MetricsRecord)]
     metrics = dict(measured[-1]) if measured else {}
     played = getattr(spec.config, "episodes", 0)
@@ -128,17 +132,39 @@ def _without_goal(spec: NodeSpec, episodes: int | None) -> NodeSpec:
     return NodeSpec(spec.name, spec.type, spec.cls, config, spec.written, shared=spec.shared)
 
 
+def _states_of_inputs(checked: CheckedGraph, spec: NodeSpec, path: Path) -> list[State]:
+    """The weights for each state input of the evaluator, in their order."""
+    inputs = [name for name, port in spec.cls.ports.items() if isinstance(port, StateIn)]
+    if len(inputs) == 1:
+        return [read_acting(path)[0]]
+    states = states_by_learner(checked.graph, path)
+    senders = {
+        edge.to.port: edge.source.node
+        for edge in checked.graph.edges_into(spec.name)
+        if edge.kind == "state"
+    }
+    for learner in senders.values():
+        if learner not in states:
+            what = f"{path}: it has no weights of {learner}, which '{spec.name}' needs"
+            raise UsageError(f"{what}; give a checkpoint with those of all, such as best or last")
+    return [states[senders[name]] for name in inputs if name in senders]
+
+
 def _evaluate(
-    checked: CheckedGraph, spec: NodeSpec, context: Context, state: Any, video: Path | None
+    checked: CheckedGraph,
+    spec: NodeSpec,
+    context: Context,
+    states: list[State],
+    video: Path | None,
 ) -> list[Path]:
     """Fire the evaluator once, and return the files of the videos."""
     with ExitStack() as made:
         try:
             node: Any = _make_with_services(checked, spec, context, made)
             if video is None:
-                node.fire(state)
+                node.fire(*states)
                 return []
-            return list(node.record_videos(state, video))
+            return list(node.record_videos(*states, path=video))
         except Exception as error:
             raise NodeError(spec.name, "evaluating a checkpoint", error) from error
 

@@ -73,11 +73,14 @@ class RunResult:
 
         return metrics_data_frame(Path(self.run_dir))
 
-    def policy(self, checkpoint: str | None = None) -> TrainedPolicy:
-        """The trained policy of this run. `checkpoint` is `best` or `last`; by default the best, if there is one."""
+    def policy(self, checkpoint: str | None = None, learner: str | None = None) -> TrainedPolicy:
+        """The trained policy of this run. `checkpoint` is `best` or `last`; by default the best, if there is one.
+
+        `learner` is the node whose policy it is, if the run has several.
+        """
         from flowrl.runs.trained_policy import load_policy
 
-        return load_policy(self.run_dir, checkpoint)
+        return load_policy(self.run_dir, checkpoint, learner)
 
     def __str__(self) -> str:
         """The summary in words, as the command line prints it."""

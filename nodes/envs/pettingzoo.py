@@ -9,8 +9,9 @@ from pydantic import model_validator
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
+from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.agent_columns import AgentColumns, GroupColumns
-from flowrl.nodes.envs.agent_groups import AgentGroups, Agents, group_agents
+from flowrl.nodes.envs.agent_groups import AgentGroups, Agents, Team, group_agents
 from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.group_records import Groups
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -112,6 +113,7 @@ class PettingZoo(Gymnasium):
             return super().make(index)
         from flowrl.nodes.envs.pettingzoo_turns import PettingZooTurns, require_turn_based_api
         from flowrl.nodes.envs.shared_agents import SharedAgentsEnv
+        from flowrl.nodes.envs.teams import with_teams
         from flowrl.nodes.envs.turn_based import TurnBasedEnv
 
         wrappers = select_for_purpose(self.config.wrappers, "collect")
@@ -120,13 +122,23 @@ class PettingZoo(Gymnasium):
         if acts_in_turn(env):
             require_turn_based_api(env, self.config.id)
             game = PettingZooTurns(env)
-            return TurnBasedEnv(game, wrappers, limit, info, self._groups_of(game))
+            return TurnBasedEnv(game, wrappers, limit, info, self._groups_in_turn(game))
         require_parallel_api(env, self.config.id)
-        return SharedAgentsEnv(env, wrappers, limit, info, self._groups_of(env))
+        if not isinstance(self.config.agents, AgentGroups):
+            return SharedAgentsEnv(env, wrappers, limit, info)
+        env, groups = with_teams(env, self.config.agents)
+        return SharedAgentsEnv(env, wrappers, limit, info, groups)
 
-    def _groups_of(self, env: Any) -> Groups | None:
+    def _groups_in_turn(self, game: Any) -> Groups | None:
         setting = self.config.agents
-        return group_agents(setting, env) if isinstance(setting, AgentGroups) else None
+        if not isinstance(setting, AgentGroups):
+            return None
+        given = setting.groups if isinstance(setting.groups, dict) else {}
+        for name, one in given.items():
+            if isinstance(one, Team) and one.agents == "joint":
+                what = f"the agents of '{self.config.id}' act in turn, and those of the group {name} all at once"
+                raise UnsoundError(what, "leave `agents: joint` of the group out", "env.agents")
+        return group_agents(setting, game)
 
     def make_unwrapped(self, index: int) -> Any:
         from gymnasium.wrappers import TimeLimit

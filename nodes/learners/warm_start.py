@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.batch import Array
-from flowrl.core.checkpoint import read_acting, read_all_wholes, read_whole
+from flowrl.core.checkpoint import read_all_acting, read_all_wholes, read_whole
 from flowrl.core.errors import RunError, spelling_hint
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.policy import Policy
@@ -48,10 +48,20 @@ def check_checkpoint(path: Path, policy: Policy, only: Sequence[str] | None) -> 
         )
         raise _misfit(path, f"{what} {', '.join(networks)}")
     if not only and "torch" not in policy.imported_modules(learn=False):  # a check loads no torch
+        _check_weights(path, policy)
+
+
+def _check_weights(path: Path, policy: Policy) -> None:
+    """Refuse a checkpoint in which no learner has weights that fit. The node itself takes those of its name."""
+    errors = []
+    for state in read_all_acting(path)[0].values():
         try:
-            policy.eval_mode(0).load(read_acting(path)[0])
+            policy.eval_mode(0).load(state)
         except ValueError as error:
-            raise _misfit(path, error) from error
+            errors.append(error)
+        else:
+            return
+    raise _misfit(path, errors[0]) from errors[0]
 
 
 def _misfit(path: Path, why: object) -> UnsoundError:

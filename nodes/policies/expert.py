@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flowrl.core.batch import Array, Schema
-from flowrl.core.checkpoint import read_acting
+from flowrl.core.checkpoint import read_all_acting
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.errors import RunError
@@ -33,6 +33,10 @@ class Expert(Policy):
         checkpoint: str = param(..., "a checkpoint file of a run", min_length=1, file=True)
         trained: Any = part(
             "policy", "the policy that was trained; default: the graph's", shared="policy"
+        )
+        learner: str | None = param(
+            None,
+            "of a checkpoint with several policies, the learner whose it is, or the group of agents",
         )
         explore: bool = param(False, "act as in training; if not, greedily")
         scores: bool = param(
@@ -97,7 +101,7 @@ class Expert(Policy):
     def _fixed_mode(self, mode: AnyActMode) -> AnyActMode:
         path = Path(self.config.checkpoint)
         try:
-            state, _ = read_acting(path)
+            state = _weights_in(path, self.config.learner)
         except RunError as error:
             raise UnsoundError(
                 str(error), "give a checkpoint of a flowrl run", "checkpoint"
@@ -112,6 +116,31 @@ class Expert(Policy):
 
     def _refuse_to_learn(self) -> NoReturn:
         raise UnsoundError("the expert policy does not learn", "give the learner another", "policy")
+
+
+def _weights_in(path: Path, learner: str | None) -> State:
+    """The weights in a checkpoint that are those of a learner, or of a group; without a name, the only ones."""
+    states, _ = read_all_acting(path)
+    owners = {key: _owners(key) for key in sorted(states)}
+    named = dict.fromkeys(names[-1] for names in owners.values())
+    wanted = next(iter(named)) if learner is None and len(named) == 1 else learner
+    found = [key for key, names in owners.items() if wanted in names]
+    if found:
+        return states[found[0]]
+    known = ", ".join(named)
+    what = f"'{path}' has the policies of {known}"
+    raise UnsoundError(
+        what, f"give the name of one: `learner: {known.partition(',')[0]}`", "learner"
+    )
+
+
+def _owners(key: str) -> list[str]:
+    """The names by which the weights under a key are known: `learner` for `learner.weights`, `wolves` for the input
+    `evaluator.wolves_weights`.
+    """
+    node, _, port = key.partition(".")
+    group = port.removesuffix("_weights") if port.endswith("_weights") else ""
+    return [node, group] if group else [node]
 
 
 class FixedWeightsMode:
