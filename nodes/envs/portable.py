@@ -19,7 +19,7 @@ from flowrl.core.import_paths import import_any_object
 from flowrl.core.node import UnsoundError
 
 PART, SPEC, TUPLE, ARRAY = "$part", "$spec", "$tuple", "$array"  # keys that no config has
-OBJECT, PARTIAL, NAMED_TUPLE = "$object", "$partial", "$named_tuple"
+OBJECT, PARTIAL, NAMED_TUPLE, CONFIG = "$object", "$partial", "$named_tuple", "$config"
 
 
 def to_portable(value: Any, where: str = "env") -> Any:
@@ -33,6 +33,8 @@ def to_portable(value: Any, where: str = "env") -> Any:
     if isinstance(value, PartSpec):
         path = _path_of(value.cls, where)
         return {SPEC: path, "type": value.type, "config": _encode_config(value.config, where)}
+    if isinstance(value, Config):  # a value with keys
+        return {CONFIG: _path_of(type(value), where), "values": _encode_config(value, where)}
     if type(value) is dict:
         return {_check_key(k, where): to_portable(v, f"{where}.{k}") for k, v in value.items()}
     if type(value) is list:
@@ -72,6 +74,9 @@ def from_portable(data: Any, import_named: Callable[[str], Any] = import_any_obj
     if SPEC in data:
         cls = _part_type(import_named(data[SPEC]), data[SPEC])
         return PartSpec(data["type"], cls, _decode_config(cls, data, import_named))
+    if CONFIG in data:
+        values = from_portable(data["values"], import_named)
+        return _config_type(import_named(data[CONFIG]), data[CONFIG])(**values)
     if TUPLE in data:
         return tuple(from_portable(data[TUPLE], import_named))
     if NAMED_TUPLE in data:
@@ -94,6 +99,12 @@ def from_portable(data: Any, import_named: Callable[[str], Any] = import_any_obj
 def _part_type(found: Any, path: str) -> type[Part]:
     if not (isinstance(found, type) and issubclass(found, Part)):
         raise UnsoundError(f"'{path}' is not the type of an env or of a wrapper")
+    return found
+
+
+def _config_type(found: Any, path: str) -> type[Config]:
+    if not (isinstance(found, type) and issubclass(found, Config)):
+        raise UnsoundError(f"'{path}' is not the type of a value with keys")
     return found
 
 
