@@ -136,7 +136,7 @@ class PettingZoo(Gymnasium):
         given = setting.groups if isinstance(setting.groups, dict) else {}
         for name, one in given.items():
             if isinstance(one, Team) and one.agents == "joint":
-                what = f"the agents of '{self.config.id}' act in turn, and those of the group {name} all at once"
+                what = f"the agents of '{self.config.id}' act in turn, and those of a team at once: {name}"
                 raise UnsoundError(what, "leave `agents: joint` of the group out", "env.agents")
         return group_agents(setting, game)
 

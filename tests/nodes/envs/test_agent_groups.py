@@ -14,12 +14,14 @@ from flowrl.nodes.collectors.grouped_envs import GroupedEnvs
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.envs.agent_columns import env_spec
+from flowrl.nodes.envs.agent_rows import as_agent_rows
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.policies.random import Random
 from tests.nodes.env_managers.manager_kinds import OTHERS, steps_are_equal
 from tests.nodes.envs.group_envs import PASTURE, make_manager, pasture
+from tests.nodes.envs.turn_envs import RANDOM_TURNS
 
 TEAM = {"wolves": {"names": ["wolf_*"], "agents": "joint"}, "sheep": ["sheep_0"]}
 
@@ -253,3 +255,42 @@ def test_a_team_that_leaves_has_another_episode_when_it_returns() -> None:
     assert [bool(steps.terminated[0]) for steps in found] == [True, False, True, False]
     assert [[*map(int, steps.absent)] for steps in found] == [[], [0], [], [0]]
     assert [e.length for steps in found for e in steps.episodes] == [1, 1]
+
+
+def test_groups_of_agents_that_act_in_turn_have_the_rows_of_agents_that_share_a_policy() -> None:
+    groups = {"first": ["agent_1"], "others": ["agent_0", "agent_2"]}
+    shared = PettingZoo(id=RANDOM_TURNS, agents="shared", kwargs={"masks": True})
+    grouped = PettingZoo(id=RANDOM_TURNS, agents={"groups": groups}, kwargs={"masks": True})
+    one = as_agent_rows(make_manager(shared, count=1))
+    two = GroupedEnvs(make_manager(grouped, count=1))
+    rows_of = {"first": [1], "others": [0, 2]}
+    obs = one.reset()
+    two.reset()
+    firsts = {name: rows.reset() for name, rows in two.rows.items()}
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        for name, rows in rows_of.items():
+            np.testing.assert_array_equal(firsts[name], obs[rows])
+        actions = np.array([rng.choice(np.flatnonzero(mask)) for mask in obs["action_mask"]])
+        for name, rows in rows_of.items():
+            two.rows[name].send(np.arange(len(rows)), actions[rows])
+        steps = one.advance(actions)
+        for name, rows in rows_of.items():
+            own = two.rows[name].recv(np.arange(len(rows)))[1]
+            for column in ("reward", "terminated", "truncated", "next_obs", "acted"):
+                whole = getattr(steps, column)[rows]
+                np.testing.assert_array_equal(getattr(own, column), whole, err_msg=column)
+            absent = [k for k, row in enumerate(rows) if row in steps.absent]
+            assert [*map(int, own.absent)] == absent
+            firsts[name] = own.obs
+        obs = steps.obs
+
+
+def test_a_team_cannot_act_in_turn() -> None:
+    groups = {"all": {"names": ["agent_*"], "agents": "joint"}}
+    env = PettingZoo(id=RANDOM_TURNS, agents={"groups": groups})
+    with pytest.raises(
+        UnsoundError,
+        match="act in turn, and those of a team at once: all; leave `agents: joint` of",
+    ):
+        env_spec(env, 1)
