@@ -19,7 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import zmq
@@ -36,8 +36,13 @@ HANDSHAKE_FAILED = HANDSHAKE_ABORTED | HANDSHAKE_REFUSED
 GUARDED_EVENTS = ACCEPTED | ACCEPT_FAILED | DISCONNECTED | HANDSHAKE_FAILED | MONITOR_STOPPED
 
 PERIOD_S = 0.2  # between checks of the connections, while there are any
+MIN_PERIOD_S = 0.02  # between such checks while there are too many
+MAX_EVENTS = 64  # that are handled before the peers that wait for it are authenticated
 HANDSHAKE_MS = 5000  # in which ZeroMQ closes a connection that has not authenticated
 MAX_UNKNOWN = 32  # connections that have not authenticated, unless more peers are expected
+# In which a peer may authenticate before it makes room for a newer one. If the oldest were closed at once, none of many
+# peers that connect at the same time would get through its handshake.
+MIN_HANDSHAKE_S = 1.0
 # Once a peer is authenticated, it has been sent more than these bytes, and no other peer has (ZMTP 3.1, RFC 37):
 GREETING_BYTES = 64  # without keys: the greeting
 CURVE_BYTES = 256  # with keys: the greeting, WELCOME (170 bytes) and perhaps ERROR; READY is longer
@@ -71,6 +76,7 @@ class ConnectionLimits:
 class AcceptedConnection:
     is_known: bool = TCP_INFO is None  # authenticated, or it cannot be found out
     is_closing: bool = False  # the guard has closed it, and ZeroMQ will notice
+    accepted_s: float = field(default_factory=time.monotonic)
     has_been_read: bool = (
         False  # a message was read since the last check; set by the socket's thread
     )
@@ -99,6 +105,7 @@ class ConnectionGuard:
         self._refused: Counter[str] = Counter()
         self._lost_connections = 0
         self._handshake_has_failed = False  # of the connection that ZeroMQ reports as closed next
+        self._checked_s = 0.0  # when the connections were checked last
         self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
         self._thread.start()
 
@@ -126,15 +133,11 @@ class ConnectionGuard:
         poller.register(self._monitor, zmq.POLLIN)
         if self._authenticator is not None:
             poller.register(self._authenticator.socket, zmq.POLLIN)
-        checked_s = 0.0
         try:
             while self._handle_events():
                 if self._authenticator is not None:
                     self._authenticator.answer_requests()
-                # Not at each event: many peers connect one after another, and a check looks at all of them.
-                if time.monotonic() - checked_s >= PERIOD_S:
-                    self._check_connections()
-                    checked_s = time.monotonic()
+                self._check_connections_again(PERIOD_S)
                 poller.poll(int(PERIOD_S * 1000) if self._connections else None)
         finally:
             self._monitor.close()
@@ -142,8 +145,10 @@ class ConnectionGuard:
                 self._authenticator.close()
 
     def _handle_events(self) -> bool:
-        """Handle what has happened; return False once the monitor is disabled."""
-        while self._monitor.poll(0):
+        """Handle some of what has happened; return False once the monitor is disabled."""
+        for _ in range(MAX_EVENTS):
+            if not self._monitor.poll(0):
+                break
             event, value = struct.unpack("=HI", self._monitor.recv_multipart()[0])
             if event == MONITOR_STOPPED:
                 return False
@@ -164,10 +169,10 @@ class ConnectionGuard:
         if open_connections > self._limits.connections + self._limits.unknown:
             self._refuse(fd, TOO_MANY)
         elif self._unknown() > self._limits.unknown:
-            self._check_connections()  # some may be authenticated by now
+            self._check_connections_again()  # some may be authenticated by now
             if self._unknown() > self._limits.unknown:
                 self._count(TOO_MANY)
-                self._close_oldest_unknown()
+                self._close_an_unknown(fd)
 
     def _on_disconnected(self, fd: int) -> None:
         """Forget a connection, and count it if it has not authenticated. Those that the guard closed are counted."""
@@ -183,6 +188,12 @@ class ConnectionGuard:
     def _unknown(self) -> int:
         """Return how many open connections have not authenticated."""
         return sum(not (c.is_known or c.is_closing) for c in self._connections.values())
+
+    def _check_connections_again(self, period_s: float = MIN_PERIOD_S) -> None:
+        """Check the connections unless it was done just now, because many peers connect one after another."""
+        if time.monotonic() - self._checked_s >= period_s:
+            self._check_connections()
+            self._checked_s = time.monotonic()
 
     def _check_connections(self) -> None:
         """Find out which connections have authenticated, and close those with too many unread bytes."""
@@ -209,11 +220,12 @@ class ConnectionGuard:
 
         return None if TCP_INFO is None else self._use(fd, read_counts)
 
-    def _close_oldest_unknown(self) -> None:
+    def _close_an_unknown(self, newest: int) -> None:
+        """Close the oldest connection that has not authenticated, or the newest one if the oldest is young."""
         unknown = (f for f, c in self._connections.items() if not (c.is_known or c.is_closing))
-        fd = next(unknown, None)
-        if fd is not None:
-            self._close(fd)
+        oldest = next(unknown, newest)
+        is_young = time.monotonic() - self._connections[oldest].accepted_s < MIN_HANDSHAKE_S
+        self._close(newest if is_young else oldest)
 
     def _refuse(self, fd: int, reason: str) -> None:
         self._count(reason)

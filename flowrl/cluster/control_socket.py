@@ -37,7 +37,7 @@ def control_options(
 
 
 def _connection_limits(hosts: int) -> ConnectionLimits:
-    """What peers may use if the run asks for so many hosts."""
+    """What peers may use if so many hosts may join."""
     connections = max(MIN_CONNECTIONS, CONNECTIONS_OF_HOST * hosts)
     return ConnectionLimits(connections, MAX_UNREAD_BYTES, hosts)
 
@@ -45,7 +45,8 @@ def _connection_limits(hosts: int) -> ConnectionLimits:
 class ControlSocket:
     """The run's end of all control connections; owned by one thread. Only `receive` waits."""
 
-    def __init__(self, rendezvous: Rendezvous) -> None:
+    def __init__(self, rendezvous: Rendezvous, useful_hosts: int = 0) -> None:
+        """At least as many hosts as the run asks for, and as are useful to it, may be connected."""
         address, keys = rendezvous.listen_address(), rendezvous.keys()
         self.machine = address.machine
         self.refused = RefusalCounts()
@@ -56,7 +57,7 @@ class ControlSocket:
                 str(address),
                 keys=keys,
                 clients={"a host": keys.public} if keys else None,
-                limits=_connection_limits(rendezvous.hosts or 0),
+                limits=_connection_limits(max(rendezvous.hosts or 0, useful_hosts)),
                 where="--listen ",
                 rcvhwm=MAX_QUEUED,
                 router_mandatory=True,  # so that sending to a host that is gone fails

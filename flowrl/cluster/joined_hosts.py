@@ -116,9 +116,11 @@ class JoinedHosts:
         show: Callable[[str], None] = lambda text: None,
         identity: RunIdentity | None = None,
         log_folder: Path | None = None,
+        useful_hosts: int = 0,
     ) -> None:
         """`sent` is the graph for the hosts; `show` shows a line to the user.
 
+        So many hosts are useful to the run: they may all join at once, also if it begins with fewer.
         With an identity, hosts that were started for another run or epoch are refused. What sites print goes into a
         file for each host in the folder of logs.
         """
@@ -137,7 +139,7 @@ class JoinedHosts:
         self._refused = RefusalCounts()  # messages, by reason and host
         self._is_closed = False
         self._heartbeat_s = 0.0
-        self._socket = ControlSocket(rendezvous)
+        self._socket = ControlSocket(rendezvous, useful_hosts)
 
     @property
     def address(self) -> str:

@@ -26,9 +26,16 @@ HOSTS_FOLDER = "hosts"  # in the run's folder: logs of hosts, and files of launc
 
 
 def open_to_hosts(
-    rendezvous: Rendezvous, sent: SentGraph, run_folder: Path, show: Callable[[str], None]
+    rendezvous: Rendezvous,
+    sent: SentGraph,
+    run_folder: Path,
+    show: Callable[[str], None],
+    useful_hosts: int = 0,
 ) -> JoinedHosts:
-    """Let hosts join a run from now on, and start those that are launched. `close` of the result ends both."""
+    """Let hosts join a run from now on, and start those that are launched. `close` of the result ends both.
+
+    So many hosts can have a site of the run.
+    """
     launchers: dict[str, Launcher] = {
         launcher_label(spec): spec.make() for spec in rendezvous.launchers()
     }
@@ -44,7 +51,7 @@ def open_to_hosts(
         needed = sum(launcher.host_count for launcher in launchers.values())
         rendezvous = replace(rendezvous, hosts=needed or 1)
     identity = _next_identity(run_folder)
-    hosts = JoinedHosts(rendezvous, sent, show, identity, folder)
+    hosts = JoinedHosts(rendezvous, sent, show, identity, folder, useful_hosts)
     hosts.own_key = key_file if rendezvous.key == key_file else None
     try:
         info = JoinInfo(hosts.join_address, identity, rendezvous.keys())

@@ -58,7 +58,8 @@ class RunSites:
         from flowrl.cluster.run_hosts import open_to_hosts  # imported late, as it loads ZeroMQ
 
         assert self.rendezvous is not None
-        self.hosts = open_to_hosts(self.rendezvous, graph_to_send(self._checked), folder, show)
+        sent, useful_hosts = graph_to_send(self._checked), len(self.layout.hosts)
+        self.hosts = open_to_hosts(self.rendezvous, sent, folder, show, useful_hosts)
 
     def place_on_hosts(self, show: Callable[[str], None]) -> None:
         """Wait for hosts, and decide which site is on which host."""

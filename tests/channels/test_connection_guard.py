@@ -116,13 +116,29 @@ def test_many_large_tokens_are_no_endless_message(tmp_path: Path) -> None:
 
 
 @needs_tcp_info
-def test_idle_connections_are_closed_when_there_are_too_many(keyed: SitePair) -> None:
+def test_idle_connections_are_closed_when_there_are_too_many(
+    keyed: SitePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowrl.channels.connection_guard.MIN_HANDSHAKE_S", 0.0)
     sender, receiver = keyed.open_channel()
     assert keyed.transfer(sender, receiver, ["before"]) == ["before"]
     with idle_connections(keyed.addresses["b"], MAX_UNKNOWN + 20) as strangers:
         assert all(map(is_closed, strangers[:20]))  # the oldest ones
         assert keyed.transfer(sender, receiver, ["meanwhile"]) == ["meanwhile"]
         assert keyed.b.connections.traffic().refused == {(TOO_MANY, "?"): 20}
+
+
+@needs_tcp_info
+def test_a_connection_is_not_closed_for_a_newer_one_while_it_has_time(
+    keyed: SitePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowrl.channels.connection_guard.MIN_HANDSHAKE_S", 60.0)
+    sender, receiver = keyed.open_channel()
+    assert keyed.transfer(sender, receiver, ["before"]) == ["before"]
+    with idle_connections(keyed.addresses["b"], MAX_UNKNOWN + 20) as strangers:
+        assert all(map(is_closed, strangers[MAX_UNKNOWN:]))
+        assert keyed.transfer(sender, receiver, ["meanwhile"]) == ["meanwhile"]
+        assert keyed.b.connections.traffic().refused[TOO_MANY, "?"] == 20
 
 
 @needs_tcp_info
