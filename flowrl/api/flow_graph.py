@@ -168,7 +168,8 @@ class FlowGraph:
         """Run for a short time in one thread and in processes, and compare the runs, as `flowrl check --twice` does.
 
         The runs end after so many train iterations, or so many rounds after the warm-up; by default after ten rounds.
-        `.is_exact` says whether all bits are equal, and `.differences` names what is not.
+        `.is_exact` says whether all bits are equal, and `.differences` names what is not. `.unsaved` says why the state
+        of a node could not be saved.
         """
         limits = short_limits(
             count_given("train_iters", train_iters), count_given("rounds", rounds)

@@ -78,7 +78,8 @@ def check(arguments: Namespace) -> int:
     status, twice = 0 if checked.ok else 2, {}
     if arguments.twice and checked.ok:
         repetition = _run_twice(arguments, checked)
-        status, twice = 0 if repetition.is_exact else 1, {"twice": repetition.as_dict()}
+        is_good = repetition.is_exact and not repetition.unsaved
+        status, twice = 0 if is_good else 1, {"twice": repetition.as_dict()}
         if not arguments.json:
             print(f"\n{repetition}")
     if arguments.json:

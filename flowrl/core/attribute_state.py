@@ -62,6 +62,46 @@ def load_attributes(owner: Any, state: Mapping[str, Any], without: Collection[st
             setattr(owner, name, _copied(saved))
 
 
+def attribute_kinds(owner: Any, without: Collection[str] = ()) -> dict[str, str]:
+    """How each attribute is saved and loaded: as data, or by itself, as objects are; or not at all, if it is fixed."""
+    return {name: _kind(value) for name, value in vars(owner).items() if name not in without}
+
+
+def refuse_other_attributes(
+    owner: Any, kinds: Mapping[str, str], without: Collection[str] = ()
+) -> None:
+    """Refuse attributes that a new owner would not have, or could not load, because they have other kinds there."""
+    found = attribute_kinds(owner, without)
+    for name in found.keys() | kinds.keys():
+        now, then = found.get(name, "missing"), kinds.get(name, "missing")
+        if now != then and {now, then} != {"data", "none"}:
+            raise UnsavableStateError(
+                f"{_name(owner)}.{name} is {_told(now)}, and was {_told(then)} after `setup`, so a new node could not "
+                "load it; make it in `setup`"
+            )
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "none"
+    if _is_fixed(value):
+        return "fixed"
+    if _is_plain(value):
+        return "data"
+    return "state_dict" if hasattr(value, "load_state_dict") else type(value).__name__
+
+
+def _told(kind: str) -> str:
+    known = {
+        "none": "None",
+        "missing": "not there",
+        "data": "data",
+        "fixed": "a function or a class",
+        "state_dict": "an object with a `state_dict`",
+    }
+    return known.get(kind, f"a {kind}")
+
+
 def _changing(owner: Any, without: Collection[str]) -> Iterator[tuple[str, Any]]:
     for name, value in vars(owner).items():
         if name in without or _is_fixed(value):

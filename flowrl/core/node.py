@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from flowrl.core.attribute_state import load_attributes, state_of_attributes
+from flowrl.core.attribute_state import (
+    attribute_kinds,
+    load_attributes,
+    refuse_other_attributes,
+    state_of_attributes,
+)
 from flowrl.core.batch import Schema
 from flowrl.core.config import BaseConfig, make_config, replaced_params
 from flowrl.core.context import Context
@@ -195,6 +200,7 @@ class Node:
                     raise TypeError(f"{owner}: missing the link '{name}'; give it by keyword")
                 setattr(self, name, links.get(name))
         self.setup()
+        self._kinds_after_setup = attribute_kinds(self, self._attributes_without_state())
 
     @classmethod
     def configured(cls, config: Any) -> type[Self]:
@@ -259,10 +265,13 @@ class Node:
 
         Arrays must be copies, or for a snapshot (`ctx.reads_live_arrays`) `LiveArray`. Snapshots hold the state, and a
         learner's checkpoints do. By default it is the state of all attributes; `UnsavableStateError` names an attribute
-        that cannot be saved.
+        that cannot be saved, or that a new node could not load.
         """
+        without = self._attributes_without_state()
         try:
-            return state_of_attributes(self, self._attributes_without_state())
+            found = state_of_attributes(self, without)
+            refuse_other_attributes(self, self._kinds_after_setup, without)
+            return found
         except UnsavableStateError as error:
             hint = "name the attribute in `unsaved` of the class if it is no state"
             raise UnsavableStateError(f"{error}; {hint}") from None
@@ -279,7 +288,7 @@ class Node:
         return reseeding.generators(state)
 
     def _attributes_without_state(self) -> set[str]:
-        return {"config", "ctx", *self.ports, *self.unsaved}
+        return {"config", "ctx", "_kinds_after_setup", *self.ports, *self.unsaved}
 
     def reconfigure(self, **params: Any) -> None:
         """Change parameters that are declared with `phase`, because a warm-up phase begins or ends."""

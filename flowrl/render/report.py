@@ -183,7 +183,8 @@ def snapshot_lines(checked: CheckedGraph) -> list[str]:
         return []
     most = size_text(sum(sizes.values()))
     return [
-        f"Snapshots copy the rows that are new since the last one, at most {most} ({', '.join(sizes)})."
+        f"The first snapshot copies at most {most} ({', '.join(sizes)}) between two rounds; later ones the rows that "
+        "are new since the last one."
     ]
 
 

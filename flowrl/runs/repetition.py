@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import filecmp
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ class Repetition:
 
     results: tuple[RunResult, RunResult]
     differences: tuple[str, ...]  # in words; none if all bits are equal
+    unsaved: tuple[
+        str, ...
+    ] = ()  # why the state at the end could not be saved, if the graph does not forbid to
 
     @property
     def is_exact(self) -> bool:
@@ -36,10 +40,11 @@ class Repetition:
     def as_dict(self) -> Mapping[str, Any]:
         keys = ("placement", "env_steps", "train_iters", "digest", "state_digest")
         runs = [{key: getattr(result, key) for key in keys} for result in self.results]
-        return {"equal": self.is_exact, "differences": list(self.differences), "runs": runs}
+        found = {"equal": self.is_exact, "differences": list(self.differences), "runs": runs}
+        return {**found, "unsaved": list(self.unsaved)}
 
     def __str__(self) -> str:
-        return "\n".join((*map(result_line, self.results), self.verdict))
+        return "\n".join((*map(result_line, self.results), self.verdict, *self.unsaved))
 
     @property
     def verdict(self) -> str:
@@ -61,14 +66,23 @@ def run_twice(checked: CheckedGraph, limits: Limits) -> Repetition:
     """Run the graph up to these limits in each of `PLACEMENTS`, and compare the runs."""
     require_deterministic(checked, "check --twice")
     with tempfile.TemporaryDirectory(prefix="flowrl-twice-") as folder:
-        first, second = (
-            _run(checked, limits, placement, Path(folder) / placement) for placement in PLACEMENTS
-        )
+        runs = [
+            _new_run(checked, limits, placement, Path(folder) / placement)
+            for placement in PLACEMENTS
+        ]
+        first, second = (run.run() for run in runs)
         differences = compare_runs(first, second)
         if differences:
-            again = _run(checked, limits, PLACEMENTS[0], Path(folder) / "again")
+            again = _new_run(checked, limits, PLACEMENTS[0], Path(folder) / "again").run()
             differences.append(_cause(not compare_runs(first, again)))
-    return Repetition((first, second), tuple(differences))
+    return Repetition((first, second), tuple(differences), _problems_of_snapshots(runs))
+
+
+def _problems_of_snapshots(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return why the runs could not save their states."""
+    found = [run.snapshots.problems for run in runs if run.snapshots is not None]
+    is_off = any(run.graph.snapshots.is_off for run in runs)
+    return () if is_off else tuple(dict.fromkeys(chain.from_iterable(found)))
 
 
 def require_deterministic(checked: CheckedGraph, command: str) -> None:
@@ -94,7 +108,7 @@ def result_line(result: RunResult) -> str:
     return f"{result.placement}: {', '.join(amounts)}; {', '.join(digests)}"
 
 
-def _run(checked: CheckedGraph, limits: Limits, placement: str, folder: Path) -> RunResult:
+def _new_run(checked: CheckedGraph, limits: Limits, placement: str, folder: Path) -> Run:
     return Run(
         checked,
         limits=limits,
@@ -102,7 +116,7 @@ def _run(checked: CheckedGraph, limits: Limits, placement: str, folder: Path) ->
         out=folder,
         hash_tokens=True,
         saves_at_end=True,
-    ).run()
+    )
 
 
 def compare_runs(first: RunResult, second: RunResult) -> list[str]:

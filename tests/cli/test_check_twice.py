@@ -75,3 +75,40 @@ def test_a_graph_that_is_not_deterministic_is_not_run(flowrl: Flowrl, folder: Pa
     status, _, error = flowrl("check", "x.yaml", "--twice")
     assert status == 2
     assert "check --twice: two runs of x may differ: " in error
+
+
+class OpensAFile(Placed):
+    """Has an attribute that cannot be saved."""
+
+    def setup(self) -> None:
+        self.file = object()
+
+
+class MakesAnObject(Placed):
+    """Has an attribute that a new node could not load."""
+
+    def fire(self, data: Batch) -> Batch:
+        self.seen = data
+        return table(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("OpensAFile", "opensafile.file is a object, which a checkpoint cannot hold"),
+        ("MakesAnObject", "makesanobject.seen is data, and was not there after `setup`"),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_told(
+    kind: str, told: str, flowrl: Flowrl, folder: Path
+) -> None:
+    write(folder / "s.yaml", {"s": f"{__name__}:{kind}", "d": "Drain"}, ["c -> s -> d"])
+    words = ("check", "s.yaml", "--twice", "--rounds", "3")
+    status, out, _ = flowrl(*words)
+    assert status == 1
+    *_, verdict, unsaved = out.splitlines()
+    assert verdict == "equal: all tokens and the weights"
+    assert unsaved.startswith("no snapshot was saved: node 's', saving its state: ")
+    assert told in unsaved
+    if kind == "OpensAFile":
+        assert flowrl(*words, "--set", "snapshots=false")[0] == 0

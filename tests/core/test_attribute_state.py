@@ -12,7 +12,10 @@ import torch
 
 from flowrl.core.attribute_state import load_attributes, state_of_attributes
 from flowrl.core.batch import Batch
-from flowrl.core.saved_state import SavedState
+from flowrl.core.config import BaseConfig, param
+from flowrl.core.node import Node
+from flowrl.core.ports import In
+from flowrl.core.saved_state import SavedState, UnsavableStateError
 from flowrl.nodes.models.networks import LearnedNumber
 from flowrl.nodes.moments import Moments
 from flowrl.nodes.policies.dqn import Dqn
@@ -143,3 +146,52 @@ def test_attributes_of_a_learn_mode_of_your_own_are_saved_without_further_ado() 
     state = one.state_dict()
     assert {"average", "rewards", "iters", "q", "q_target"} <= state.keys()
     assert same_bits(state, other.state_dict())
+
+
+class MakesLater(Node):
+    """Makes or replaces an attribute while it fires."""
+
+    data = In("samples")
+
+    class Config(BaseConfig):
+        how: str = param("", "what it does in its first firing")
+
+    def setup(self) -> None:
+        self.number, self.mean, self.draws = None, None, np.random.default_rng(0)
+
+    def fire(self, data: Batch) -> None:
+        if self.config.how == "number":
+            self.number = 3
+        elif self.config.how == "object":
+            self.mean = Moments()
+        elif self.config.how == "new":
+            self.seen = 1
+        elif self.config.how == "gone":
+            del self.number
+        elif self.config.how == "generator":
+            self.draws = 4
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("object", "mean is an object with a `state_dict`, and was None after `setup`"),
+        ("new", "seen is data, and was not there after `setup`"),
+        ("gone", "number is not there, and was None after `setup`"),
+        ("generator", "draws is data, and was a Generator after `setup`"),
+    ],
+)
+def test_a_state_that_a_new_node_could_not_load_is_refused(how: str, told: str) -> None:
+    node = MakesLater(how=how)
+    node.state_dict()
+    node.fire(Batch({"n": np.arange(1)}))
+    with pytest.raises(UnsavableStateError) as raised:
+        node.state_dict()
+    assert str(raised.value).startswith(f"makeslater.{told}, so a new node could not load it; make")
+
+
+def test_an_attribute_without_a_value_may_get_data() -> None:
+    node, new = MakesLater(how="number"), MakesLater()
+    node.fire(Batch({"n": np.arange(1)}))
+    new.load_state_dict(node.state_dict())
+    assert new.number == 3
