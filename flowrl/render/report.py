@@ -16,6 +16,10 @@ from flowrl.graph.model import Edge, NodeSpec, paths_text
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.render.placement_needs import PlacementNeeds
 
+LARGE_COPY_BYTES = (
+    64 << 20
+)  # copies of this size are told of a graph that does not say how often it saves snapshots
+
 
 def check_text(
     checked: CheckedGraph, layout: SiteLayout | None = None, needs: PlacementNeeds | None = None
@@ -174,14 +178,16 @@ def determinism_lines(checked: CheckedGraph) -> list[str]:
 
 
 def snapshot_lines(checked: CheckedGraph) -> list[str]:
-    """The memory that copies for a snapshot take, if the graph says how often it saves one."""
+    """The memory that copies for a snapshot take, if the graph says how often it saves one, or if they are large."""
     nodes = checked.graph.nodes
     sizes = {
         n: f.state_bytes * nodes[n].replicas for n, f in checked.facts.items() if f.state_bytes
     }
-    if not checked.graph.snapshots.is_regular or not sizes:
+    most_bytes, settings = sum(sizes.values()), checked.graph.snapshots
+    is_told = settings.is_regular or (most_bytes >= LARGE_COPY_BYTES and not settings.is_off)
+    if not sizes or not is_told:
         return []
-    most = size_text(sum(sizes.values()))
+    most = size_text(most_bytes)
     return [
         f"The first snapshot copies at most {most} ({', '.join(sizes)}) between two rounds; later ones the rows that "
         "are new since the last one."

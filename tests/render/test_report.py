@@ -62,8 +62,19 @@ def test_the_report_has_the_memory_that_snapshots_take():
     lines = check_text(check(load_graph("cartpole_dqn", buffer))).splitlines()
     assert not any("napshot" in line for line in lines)
     lines = check_text(check(load_graph("cartpole_dqn", {**buffer, "snapshots.every_s": "60"})))
-    expected = "Snapshots copy the rows that are new since the last one, at most 83.0 KB (buffer)."
+    expected = (
+        "The first snapshot copies at most 83.0 KB (buffer) between two rounds; later ones the rows that are new since "
+        "the last one."
+    )
     assert lines.splitlines()[-1] == expected
+
+
+def test_the_report_has_the_memory_of_large_copies_for_precautions():
+    buffer = {"buffer.size": "2_000_000"}
+    *_, line = check_text(check(load_graph("cartpole_dqn", buffer))).splitlines()
+    assert line.startswith("The first snapshot copies at most ")
+    off = {**buffer, "snapshots": "false"}
+    assert "snapshot" not in check_text(check(load_graph("cartpole_dqn", off)))
 
 
 def test_the_report_has_the_sites_of_a_placement(checked):
