@@ -16,7 +16,7 @@ from flowrl.checks.later_replicas import later_replica_problems
 from flowrl.checks.learned_columns import LearnedColumns, learned_columns
 from flowrl.checks.lossy_edges import lossy_edge_problems
 from flowrl.checks.old_data import old_data_problems
-from flowrl.checks.row_order import row_order_problems
+from flowrl.checks.row_order import episode_problems, row_order_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
 from flowrl.checks.state_settings import state_setting_problems
@@ -115,6 +115,7 @@ def _check(
             problems.extend(row_problems(graph, program, described))
     problems.extend(memory_problems(graph, described))
     problems.extend(row_order_problems(graph, described.facts))
+    problems.extend(episode_problems(graph, described.facts))
     problems.extend(state_setting_problems(graph, described.facts))
     problems.extend(staleness_problems(graph, program.round.order))
     problems.extend(old_data_problems(graph, described.facts, program))

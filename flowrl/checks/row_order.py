@@ -1,8 +1,8 @@
-"""Checks that rows arrive in the order of time where a node needs that."""
+"""Checks that rows arrive in the order of time, or as whole episodes, where a node needs that."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from flowrl.checks.ordering import is_feedback
 from flowrl.core.errors import Problem
@@ -17,7 +17,9 @@ def row_order_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Pro
     for name, needs in ((name, found.needs_order) for name, found in facts.items()):
         for port in sorted(needs):
             edge = into.get(PortRef(name, port))
-            culprit = _first_disorder(graph, facts, into, edge) if edge is not None else None
+            culprit = (
+                None if edge is None else _first_source(graph, facts, into, edge, _is_disordered)
+            )
             if edge is not None and culprit is not None:
                 what = (
                     f"{edge.to} needs rows in the order of time, each followed by the next step of its env up to "
@@ -32,22 +34,51 @@ def row_order_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Pro
                 yield Problem(str(graph.last_written(where)), what, hint)
 
 
-def _first_disorder(
-    graph: Graph, facts: Mapping[str, Facts], into: Mapping[PortRef, Edge], edge: Edge
+def episode_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem]:
+    """Yield a problem for each input that needs whole episodes and is fed by tokens that end within episodes."""
+    into = {edge.to: edge for edge in graph.edges if edge.kind == "stream"}
+    for name, found in facts.items():
+        for port in sorted(found.needs_episodes):
+            edge = into.get(PortRef(name, port))
+            culprit = None if edge is None else _first_source(graph, facts, into, edge, _cuts)
+            if edge is not None and culprit is not None:
+                what = f"{edge.to} needs whole episodes, and {culprit} gives tokens that end within them"
+                hint = f"put an episode_collector in the place of {culprit.node}"
+                yield Problem(str(edge.location), what, hint)
+
+
+def _first_source(
+    graph: Graph,
+    facts: Mapping[str, Facts],
+    into: Mapping[PortRef, Edge],
+    edge: Edge,
+    is_wrong: Callable[[Facts, str], bool | None],
 ) -> PortRef | None:
-    """Return the output, among those from which a stream's rows come, that is nearest and not ordered."""
+    """Return the output, among those from which a stream's rows come, that is nearest and wrong.
+
+    Where `is_wrong` is None, the output is as what the node gets at its first input.
+    """
     todo, seen = list(edge.sources), set[PortRef]()
     while todo:
         output = todo.pop(0)
         if output in seen or output.node not in facts:
             continue
         seen.add(output)
-        ordered = facts[output.node].ordered.get(output.port)
-        if ordered is False:
+        wrong = is_wrong(facts[output.node], output.port)
+        if wrong:
             return output
-        if ordered is None:
+        if wrong is None:
             todo += sources_of_first_input(graph, into, output.node)
     return None
+
+
+def _is_disordered(facts: Facts, port: str) -> bool | None:
+    ordered = facts.ordered.get(port)
+    return None if ordered is None else not ordered
+
+
+def _cuts(facts: Facts, port: str) -> bool | None:
+    return port in facts.cuts_episodes or None
 
 
 def sources_of_first_input(

@@ -69,6 +69,10 @@ class Facts:
     ordered: Mapping[str, bool] = field(default_factory=dict)
     # The stream inputs whose rows must be ordered.
     needs_order: frozenset[str] = frozenset()
+    # The stream outputs whose tokens may end within an episode. Others are as those of the first stream input.
+    cuts_episodes: frozenset[str] = frozenset()
+    # The stream inputs whose tokens must be whole episodes.
+    needs_episodes: frozenset[str] = frozenset()
     # The rows that must have arrived at an input before the first output is due, and the parameter that sets this.
     needs_rows: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     # Of stream ports whose rows are sequences of steps: the settings of these, by their names, which both ends of a

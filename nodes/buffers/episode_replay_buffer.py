@@ -57,6 +57,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
             ordered={"batches": True},
             replays=frozenset({"batches"}),
             needs_order=frozenset({"data"}),
+            needs_episodes=frozenset({"data"}),
             memory_bytes=plan.memory_bytes(windows.row_bytes),
             state_bytes=plan.state_bytes(windows.row_bytes),
             checks_numbers=not config.transforms,

@@ -47,6 +47,7 @@ class QueueBuffer(Node):
         return Facts(
             outs={"batches": schema},
             rows={"batches": config.batch_size},
+            cuts_episodes=frozenset({"batches"}),
             needs_order=frozenset({"data"} if rule else ()),
             needs_rows={"data": (config.batch_size, "batch_size")},
             memory_bytes=config.size * row_bytes(schema),

@@ -39,7 +39,7 @@ class RowSplitter(Node):
         if config.count is not None and config.count % config.parts:
             what = f"{config.count} rows cannot be split into {config.parts} equal parts"
             raise UnsoundError(what, "set `count` to a multiple of `parts`", "count")
-        return Facts(outs={"out": schema}, checks_numbers=True)
+        return Facts(outs={"out": schema}, cuts_episodes=frozenset({"out"}), checks_numbers=True)
 
     def fire(self, data: Batch) -> list[Batch]:
         """Emit views of the token. Where one ends within an episode, its final row is marked as `last`."""

@@ -79,6 +79,7 @@ class SampleCollector(Collector):
         return Facts(
             outs={"data": {**rows, **policy.estimated_columns()}},
             rows={"data": config.n_sample // slicer.stride},
+            cuts_episodes=frozenset({"data"}),
             env_steps=config.n_sample if config.counts else 0,
             nondeterministic=why if config.stepping == "ready" else "",
             acts_on={"weights": policy.weights_columns()},

@@ -34,7 +34,8 @@ def problems(extends: str, buffer: dict[str, Any], *edges: Any, **graph: Any) ->
 def test_on_policy_algorithms_are_refused_behind_replay(
     extends: str, buffer: str, policy: dict[str, Any]
 ) -> None:
-    [problem] = problems(extends, {"type": buffer}, policy=policy)
+    found = problems(extends, {"type": buffer}, policy=policy)
+    [problem] = [problem for problem in found if "whole episodes" not in problem]
     assert (
         "learner learns on-policy, and buffer.batches repeats rows that older weights made"
         in problem
@@ -46,12 +47,13 @@ def test_a_buffer_is_found_through_the_nodes_behind_it() -> None:
     edges = ["collector -> buffer -> part -> learner"]
     nodes = {"part": {"type": "rows", "count": 8}, "evaluator": None}
     nodes["buffer"] = {"type": "episode_buffer", "batch_size": 4, "part_steps": 2}
-    [problem] = problems("cartpole_ppo", {}, *edges, nodes=nodes)
-    assert "buffer.batches repeats rows" in problem
+    found = problems("cartpole_ppo", {}, *edges, nodes=nodes)
+    assert any("buffer.batches repeats rows" in problem for problem in found)
 
 
 def test_vtrace_corrects_for_replayed_rows() -> None:
-    assert problems("cartpole_impala", {"type": "episode_buffer"}) == []
+    found = problems("cartpole_impala", {"type": "episode_buffer"})
+    assert not any("repeats rows" in problem for problem in found)
 
 
 def test_a_queue_does_not_replay() -> None:
@@ -68,6 +70,33 @@ def test_the_rows_of_an_expert_may_be_replayed() -> None:
     edges = ["collector -> gail -> learner", "demos -> buffer -> gail.expert"]
     found = problems("cartpole_ppo_gail", {}, *edges, nodes=nodes, warmup=[])
     assert not any("repeats rows" in problem for problem in found)
+
+
+# Whole episodes
+
+WHOLE = {"collector": {"type": "episode_collector", "n_episode": 4}, "evaluator": None}
+EPISODES = {"type": "episode_buffer", "batch_size": 4}
+
+
+@pytest.mark.parametrize("between", ["", "queue", "part"])
+def test_an_episode_buffer_needs_whole_episodes(between: str) -> None:
+    cutting = {"queue": {"type": "queue_buffer"}, "part": {"type": "rows", "count": 8}}
+    nodes = {**WHOLE, "buffer": EPISODES} | ({between: cutting[between]} if between else {})
+    if not between:
+        nodes["collector"] = {"type": "sample_collector"}
+    chain = " -> ".join(["collector", *([between] if between else []), "buffer", "learner"])
+    found = problems("cartpole_impala", {}, chain, nodes=nodes, warmup=[])
+    culprit = (
+        f"{between}.{'batches' if between == 'queue' else 'out'}" if between else "collector.data"
+    )
+    expected = f"buffer.data needs whole episodes, and {culprit} gives tokens that end within them"
+    assert sum(expected in problem for problem in found) == 1
+
+
+def test_an_episode_buffer_takes_the_episodes_of_a_collector() -> None:
+    nodes = {**WHOLE, "buffer": EPISODES, "bonus": {"type": "constant"}}
+    edges = ["collector -> bonus -> buffer -> learner"]
+    assert problems("cartpole_impala", {}, *edges, nodes=nodes, warmup=[]) == []
 
 
 # Settings that come with weights
