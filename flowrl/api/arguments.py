@@ -42,8 +42,10 @@ def count_given(name: str, value: float | None) -> int | None:
 
 
 def seed_given(value: int | None) -> int | None:
-    if value is None or (isinstance(value, Integral) and not isinstance(value, bool)):
-        return None if value is None else int(value)
+    if value is None:
+        return None
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
     raise UsageError(f"run: seed is {value!r}; expected a whole number from 0 to 2^63 - 1")
 
 
