@@ -276,6 +276,11 @@ def margin_loss(q: Tensor, action: Tensor, margin: float) -> Tensor:
     return (q + margin * other).amax(-1) - chosen(q, action)
 
 
+def conservative_gap(q: Tensor, action: Tensor) -> Tensor:
+    """log sum_a exp Q(s, a) - Q(s, a_t), of the values (B, A) of all actions (Kumar et al. 2020, equation 4)."""
+    return torch.logsumexp(q, -1) - chosen(q, action)
+
+
 def sampled_soft_maximum(q: Tensor, logp: Tensor) -> Tensor:
     """log mean_k exp(Q(s, a_k)) / p(a_k), an estimate of log of the integral of exp(Q), of actions (…, K) drawn from p.
 

@@ -115,4 +115,11 @@ DING_DEPENDENCIES = (
 # DI-engine itself is installed apart, because it requires setuptools<66.
 DING = Peer("ding", (TORCH, *DING_DEPENDENCIES), ("DI-engine==0.5.3",))
 BENCHMARL = Peer("benchmarl", (TORCH, "benchmarl==1.5.2", "torchrl==0.11.1", "mpe2==1.1.1"))
+# `imitation` is installed apart, because it also requires what its losses do not need, such as `datasets`.
+IMITATION_DEPENDENCIES = (
+    *("stable-baselines3==2.2.1", "gymnasium==0.29.1", "numpy<2", "tensorboard", "tqdm", "rich"),
+    *("scikit-learn", "matplotlib"),
+)
+IMITATION = Peer("imitation", (TORCH, *IMITATION_DEPENDENCIES), ("imitation==1.0.1",))
+D3RLPY = Peer("d3rlpy", (TORCH, "d3rlpy==2.8.1"))
 REVERB = Peer("reverb", ("dm-reverb[tensorflow]==0.14.0", "numpy<2"))

@@ -6,7 +6,6 @@ from typing import Any
 
 from flowrl.core.config import param
 from flowrl.nodes import losses
-from flowrl.nodes.lazy import torch
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.policies.dqn import Dqn
 
@@ -23,7 +22,7 @@ class DiscreteCql(Dqn):
         def learn(self, b: LearnBatch) -> dict[str, Any]:
             """One step down the loss of DQN, and conservatism (log sum_a exp Q(s, a) - Q(s, a_t)): equation 4."""
             td_loss, q, found = self.td_loss(b)
-            gap = b.weighted_mean(torch.logsumexp(q, -1) - losses.chosen(q, b.action))
+            gap = b.weighted_mean(losses.conservative_gap(q, b.action))
             loss = td_loss + self.config.conservatism * gap
             norm = self.q.descend(loss, self.now.lr)
             return {"loss": loss, **found, "gap": gap, "grad_norm": norm}

@@ -18,7 +18,7 @@ from flowrl.nodes import losses, returns
 
 STORED: dict[str, Any] = json.loads(Path(__file__).with_name("references.json").read_text())
 CASES = {name: case for name, case in STORED.items() if name != "made_by"}
-TESTS = Path(__file__).parents[1] / "nodes"
+FOLDERS = (Path(__file__).parent, Path(__file__).parents[1] / "nodes")
 
 
 def functions(module: Any) -> set[str]:
@@ -27,7 +27,7 @@ def functions(module: Any) -> set[str]:
 
 
 def test_every_function_has_a_reference_or_a_test_of_its_own() -> None:
-    tests = "".join(path.read_text() for path in TESTS.rglob("test_*.py"))
+    tests = "".join(path.read_text() for folder in FOLDERS for path in folder.rglob("test_*.py"))
     names = functions(losses) | functions(returns)
     tested = {name for name in names if f"{name}(" in tests}
     assert names - {name.split()[0] for name in CASES} - tested == {"recursion"}  # a part of others
