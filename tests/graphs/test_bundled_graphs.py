@@ -181,6 +181,8 @@ EDITS = {  # graph: the graph that it extends
     "cartpole_dagger": "cartpole_dqn",
     "cartpole_distillation": "cartpole_dagger",
     "mountaincar_dqn_icm": "mountaincar_dqn",
+    "mountaincar_dqn_rnd": "mountaincar_dqn",
+    "pendulum_sac_trex": "pendulum_sac",
 }
 
 

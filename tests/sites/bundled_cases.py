@@ -57,7 +57,8 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_dqfd": DQN,
     "pendulum_sac_record": SHORT_EPISODES,
     **{f"cartpole_ppo_{name}": {**PPO, "collector.n_sample": 128} for name in IMITATING},
-    "mountaincar_dqn_icm": {**DQN, "evaluator.episodes": 1},
+    **{f"mountaincar_dqn_{name}": {**DQN, "evaluator.episodes": 1} for name in ("icm", "rnd")},
+    "pendulum_sac_trex": {**SHORT_EPISODES, "trex.batch_size": 2},
     "cartpole_ppo": {**PPO, "collector.n_sample": 128, "learner.log_every_iters": 1},
     "cartpole_ppo_group": {**PPO, "collector.n_sample": 128, "learner.log_every_iters": 1},
     "mountaincar_dqn": {**DQN, "evaluator.episodes": 1},
@@ -107,11 +108,12 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     "mountaincar_dqfd": -200,
     "mountaincar_dqn": -200,
     "mountaincar_dqn_icm": -200,
+    "mountaincar_dqn_rnd": -200,
     "pendulum_ppo": -1800,
     **{f"spread_{name}": -1000 for name in SPREAD},
     **dict.fromkeys(("spread_ippo", "spread_iql"), -1000),
     "twostep_qmix": 6,
-    **{f"pendulum_{name}": -1800 for name in (*PENDULUM, "sac_record")},
+    **{f"pendulum_{name}": -1800 for name in (*PENDULUM, "sac_record", "sac_trex")},
 }
 UNREACHABLE_RETURN = 1e9
 COMPARED = sorted(set(bundled_graphs()) - OFFLINE)
