@@ -14,7 +14,13 @@ from flowrl.api import load
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GRAPHS = sorted(EXAMPLES.rglob("*.yaml"))
 PACKAGES = {"cologne": "sumo_rl"}  # that a graph needs, and that `dev` does not install
-SLOW = {"cologne": 2, "exploiter": 3, "cartpole": 6, "league": 8, "self_play": 8}  # train iterations
+SLOW = {
+    "cologne": 2,
+    "exploiter": 3,
+    "cartpole": 6,
+    "league": 8,
+    "self_play": 8,
+}  # train iterations
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.launched_sites import SiteLost
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.quick_selection import exhaustive_except
-from tests.sites.bundled_cases import COMPARED, DISTINCT, SMALL
+from tests.sites.bundled_cases import COMPARED, SMALL
 from tests.sites.snapshots import Execution, StoringExecution, compare_continued, execute
 from tests.sites.test_same_bits import GRAPHS
 from tests.toys.toy_nodes import Learner
@@ -67,7 +67,12 @@ def test_replicas_that_share_tokens_go_on_with_the_one_whose_turn_it_is() -> Non
 
 # BipedalWalker keeps its physical world in a reset, so that an episode depends on those before it.
 EXACT = sorted(set(COMPARED) - {"bipedalwalker_tqc"})
-IN_CI = [(graph,) for graph in DISTINCT[::3]]
+# In CI: priorities, a queue, a group of learners, whole episodes, memory, real-valued actions, goals, and a team.
+IN_CI = [
+    *(("cartpole_dqn_per",), ("cartpole_impala",), ("cartpole_ppo_group",)),
+    *(("cartpole_reinforce",), ("hiddencartpole_ppo",), ("pendulum_sac",)),
+    *(("bitflip_dqn_her",), ("spread_mappo",)),
+]
 
 
 @pytest.mark.slow

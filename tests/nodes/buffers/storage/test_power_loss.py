@@ -74,7 +74,7 @@ def test_flushed_rows_survive_a_power_loss(
             flushed.append((len(disk.events), ring.written))
     monkeypatch.undo()
     ring.storage.close()
-    for turn in range(60):
+    for turn in range(30):
         folder = tmp_path / f"{turn}{name}"
         shutil.copytree(tmp_path / "before", folder)
         cut = chance.randrange(len(disk.events))
