@@ -68,7 +68,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "hiddencartpole_impala": {**PPO, "collector.n_sample": 320},
     "hiddencartpole_r2d2": DQN,
     "hiddencartpole_r2d3": DQN,
-    "mountaincar_dqfd": {**DQN, "evaluator.episodes": 1},
+    "mountaincar_dqfd": {**DQN, "evaluator.episodes": 1, "buffer.updates_per_push": 2},
     "cartpole_a2c": PPO,
     "cartpole_impala": {**PPO, "collector.n_sample": 128},
     "cartpole_ppg": {**PPO, "collector.n_sample": 128, "policy.auxiliary_every_iters": 2},
