@@ -121,6 +121,11 @@ class Sender:
             self._kept_bytes -= self._kept.popleft().nbytes
             self._taken += 1
 
+    @property
+    def sent(self) -> int:
+        """How many tokens were sent since the channel began, perhaps anew."""
+        return self._next
+
     def on_resend_request(self, number: int) -> None:
         """Resend the tokens from this sequence number on, which the receiver has not seen."""
         if not 0 <= number <= self._next:
@@ -214,6 +219,11 @@ class Receiver:
     def ended(self) -> bool:
         """Whether the sender has closed the channel; tokens may still be queued."""
         return self._end_reason is not None
+
+    @property
+    def arrived(self) -> int:
+        """How many tokens have arrived since the channel began, perhaps anew."""
+        return self._next
 
     def take(self) -> Token:
         if not self._queue:

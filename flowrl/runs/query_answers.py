@@ -39,7 +39,7 @@ class QueryAnswers:
         """Say after how many rounds the newest snapshot was saved; ask for another one if this is a request."""
         snapshots = self._run.snapshots
         if snapshots is None:
-            raise UsageError(f"the run cannot save a snapshot: {self._run.why_unsavable}")
+            raise UsageError("the run cannot save a snapshot: it has not begun")
         if is_request:
             snapshots.schedule.request()
         newest = snapshots.newest.rounds if snapshots.newest else None

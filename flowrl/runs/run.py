@@ -36,7 +36,6 @@ from flowrl.runs.run_snapshots import (
     ContinuedRun,
     RunSnapshots,
     make_snapshots,
-    unsavable_reason,
 )
 from flowrl.runs.run_status import timings_row
 from flowrl.runs.stop_requests import StopRequests
@@ -95,7 +94,6 @@ class Run:
         self.recording: Recording | None = None
         self.recovery = Recovery(self, recovers)
         self.snapshots: RunSnapshots | None = None
-        self.why_unsavable = "it has not begun"  # why no snapshot can be saved
         self.hash_tokens = hash_tokens
         self.watcher = watcher or Watcher()
         self.folder: RunFolder | None = None
@@ -279,7 +277,7 @@ class Run:
 
     def _execute_and_recover(self, folder: RunFolder) -> Cut:
         """Execute the graph; after the loss of a site go on from the newest snapshot, if that is possible."""
-        self._prepare_snapshots(folder)
+        self.snapshots = make_snapshots(self, folder, self._saves_at_end)
         if self.sites.are_on_hosts:
             self.sites.open_to_hosts(folder.path, self.show)
             self.place_on_hosts(folder)
@@ -290,15 +288,6 @@ class Run:
             except SiteLost as loss:
                 if not self.recovery.go_back(folder, loss):
                     raise
-
-    def _prepare_snapshots(self, folder: RunFolder) -> None:
-        """Let executors save snapshots, if they can."""
-        self.why_unsavable = unsavable_reason(self.checked, self.sites.is_single)
-        if not self.why_unsavable:
-            self.snapshots = make_snapshots(self, folder, self._saves_at_end)
-        elif self.graph.snapshots.is_regular:
-            hint = "leave `snapshots` out, or take `--placement serial`"
-            raise UsageError(f"snapshots: {self.why_unsavable}; {hint}")
 
     def place_on_hosts(self, folder: RunFolder) -> None:
         """Wait for hosts, let them have sites of the run, and write down which hosts they are."""

@@ -73,8 +73,8 @@ def known_snapshot_rounds(checked: CheckedGraph, limits: Limits) -> set[int]:
     return {completed_at(cut)} - {0}
 
 
-def unsavable_reason(checked: CheckedGraph, is_single_site: bool) -> str:
-    """Say why a run can save no snapshot; empty if it can."""
+def inexact_reason(checked: CheckedGraph, is_single_site: bool) -> str:
+    """Say why a run does not go on from a snapshot as it would have; empty if it does."""
     program = checked.program
     latest = [str(edge) for edge in checked.graph.edges if edge.kind == "state" and edge.latest]
     lacking = sorted(may_lack_tokens_anywhere(program))
@@ -85,11 +85,11 @@ def unsavable_reason(checked: CheckedGraph, is_single_site: bool) -> str:
         if latest
         else f"'{lacking[0]}' may lack tokens"
     )
-    return f"{what}, and on several sites there is no moment at which all sites have the same round"
+    return f"{what}, and on several sites what comes next depends on their speed"
 
 
 def make_snapshots(run: Run, folder: RunFolder, saves_at_end: bool) -> RunSnapshots:
-    """Make what saves the snapshots of a run that can save some."""
+    """Make what saves the snapshots of a run."""
     settings = run.graph.snapshots
     are_precautions = not (settings.is_regular or settings.is_off)
     every_s = PRECAUTION_EVERY_S if are_precautions else settings.every_s

@@ -11,6 +11,7 @@ from flowrl.core.node import Load
 from flowrl.graph.model import NodeSpec
 from flowrl.machine.cores import usable_cores
 from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
+from flowrl.runs.run_snapshots import inexact_reason
 from flowrl.runs.run_status import status_of
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.status import NodeStats
@@ -59,6 +60,7 @@ def summary_of(run: Run, status: Status, why: str, digest: str, repeat: str) -> 
         },
         happened=(
             *run.recovery.lines,
+            *_inexact_lines(run),
             *(executor.irregularity_lines() if executor else ()),
             *run.left_open,
         ),
@@ -85,6 +87,14 @@ def _snapshot_facts(run: Run) -> dict[str, Any]:
         "state_digest": newest.state_digest,
         "resume": f"flowrl resume {shlex.quote(run.run_dir)}",
     }
+
+
+def _inexact_lines(run: Run) -> list[str]:
+    """Say that a run that was continued is another one than it would have been, if it is."""
+    reason = inexact_reason(run.checked, run.sites.is_single)
+    if not reason or run.recovery.snapshot is None:
+        return []
+    return [f"the run was continued, and not exactly as it would have gone on: {reason}"]
 
 
 def _remedy(run: Run, node: NodeStats) -> str:

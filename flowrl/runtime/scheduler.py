@@ -8,7 +8,7 @@ that node's place in the order.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, repeat
 from typing import NamedTuple
 
@@ -70,6 +70,7 @@ class Scheduler(ABC):
         self.deferred_effects = DeferredEffects()
         self._edges = edges
         self._saved_parts: Parts | None = None  # of the snapshot from which a run continues
+        self._saved_fired: Mapping[str, int] = {}
         self._remote_instances: dict[str, RemoteInstance] = {}
         self._verdict: VerdictRecord | None = None  # the verdict with the earliest cut
         # The length of its position's prefix. The cut includes the steps that its firing paces.
@@ -157,9 +158,14 @@ class Scheduler(ABC):
 
     # the program
 
-    def begin_after(self, rounds: int, parts: Parts | None = None) -> None:
-        """Let `execute` begin after these rounds, in which the instances had what the parts say."""
-        self._saved_parts = parts
+    def begin_after(
+        self, rounds: int, parts: Parts | None = None, fired: Mapping[str, int] | None = None
+    ) -> None:
+        """Let `execute` begin after these rounds, in which the instances had what the parts say.
+
+        `fired` is how often nodes of other sites had fired whose firings do not follow from the rounds.
+        """
+        self._saved_parts, self._saved_fired = parts, fired or {}
         self.site.rounds, self.site.position_prefix = rounds, (rounds,)
 
     def execute(self) -> None:
@@ -197,7 +203,8 @@ class Scheduler(ABC):
         load_parts(self.instances, self._saved_parts)
         self._saved_parts = None
         for name, remote in self._remote_instances.items():
-            remote.fired = firings_before(self.program, self.site.rounds, name)
+            before = firings_before(self.program, self.site.rounds, name)
+            remote.fired = self._saved_fired.get(name, before)
 
     def _forget_making_time(self) -> None:
         """Forget the time of calls and parts while nodes were made, which belongs to no firing."""

@@ -9,6 +9,9 @@ The data consists of parts by key:
 | `versions/OUTPUT` | the versions of a state that later rounds read |
 
 A node on a site and the tokens that it takes are saved there, and so are the services that it calls.
+
+The parts of sites that have completed the same rounds fit together. Tokens of a node that may lack some belong to no
+round: those that have arrived are saved, and those on their way from other sites are not.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from flowrl.checks.lossy_edges import nodes_that_may_skip_firings
 from flowrl.core.array_pieces import pieces_of
 from flowrl.core.errors import LOADING_STATE, FlowError, NodeError, RunError
 from flowrl.core.saved_state import SavedState
@@ -119,8 +123,10 @@ def collect_parts(instances: Instances, may_wait: bool = True) -> dict[str, Save
         parts[node_key(instance.key)] = _saved(instance.key, partial(_live_instance_data, instance))
     for key, saved in instances.save_services():
         parts[node_key(key)] = saved
+    may_skip = nodes_that_may_skip_firings(instances.checked.program)
     for key, owner, queue, initial in _queues(instances):
-        parts[key] = _saved(owner, partial(_queue_data, queue, initial, may_wait))
+        save = _arrived_data if owner in may_skip else partial(_queue_data, initial, may_wait)
+        parts[key] = _saved(owner, partial(save, queue))
     for source, versions in instances.versions.items():
         parts[versions_key(source)] = _saved(source.node, partial(_versions_data, versions))
     return parts
@@ -185,7 +191,14 @@ def _queues(instances: Instances) -> Iterator[tuple[str, str, Queue, int]]:
                 yield edge_key(to, pair), to.node, queue, initial.get(to, 0)
 
 
-def _queue_data(queue: Queue, initial: int, may_wait: bool) -> dict[str, Any]:
+def _arrived_data(queue: Queue) -> dict[str, Any]:
+    """Return the tokens on an edge that have arrived."""
+    if isinstance(queue, AwaitedQueue):
+        queue.hold_arrived()
+    return {"tokens": [_token_data(token) for token in queue]}
+
+
+def _queue_data(initial: int, may_wait: bool, queue: Queue) -> dict[str, Any]:
     """Return the tokens on an edge. Between two rounds these are as many as there were at the beginning.
 
     If they come from another site, some may be on their way, and some may belong to later rounds.

@@ -23,6 +23,9 @@ class AwaitedQueue(deque[Token]):
     def fill(self, tokens: int) -> None:
         """Wait until the deque itself holds this many tokens, so that a failed firing can be retried with them."""
 
+    def hold_arrived(self) -> None:
+        """Let the deque itself hold all tokens that have arrived."""
+
 
 class DropOldestQueue(deque[Token]):
     """A bounded queue that drops its oldest token when it is full, and counts the drops."""

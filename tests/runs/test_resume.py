@@ -154,16 +154,20 @@ def test_a_run_is_not_continued_while_it_runs(tmp_path: Path) -> None:
     assert found
 
 
-def test_a_graph_that_free_runs_on_several_sites_is_refused(tmp_path: Path) -> None:
+def test_a_graph_that_reads_the_latest_version_goes_on_and_the_summary_says_so(
+    tmp_path: Path,
+) -> None:
     free = toy_graph(
         {"c": "Source", "l": "Learner"},
         ["c -> l", {"l.weights -> c.weights": {"latest": True}}],
         snapshots={"every_rounds": 2},
     )
-    with pytest.raises(UsageError, match="reads the latest version, and on several sites"):
-        flowrl.load(free).run(train_iters=4, placement="threads", out=tmp_path / "r", quiet=True)
-    result = flowrl.load(free).run(train_iters=4, out=tmp_path / "s", quiet=True)
-    assert result.snapshot_rounds is not None
+    flowrl.load(free).run(train_iters=4, placement="threads", out=tmp_path / "r", quiet=True)
+    result = flowrl.resume(tmp_path / "r", train_iters=9, placement="threads", quiet=True)
+    assert result.train_iters == 9
+    assert "not exactly as it would have gone on: the edge l.weights" in result.happened[0]
+    exact = flowrl.resume(tmp_path / "r", train_iters=12, quiet=True)
+    assert not exact.happened
 
 
 @pytest.mark.parametrize(

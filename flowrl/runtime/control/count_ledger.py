@@ -22,13 +22,13 @@ class CountLedger:
 
     def add_settled(self, counts: Iterable[PositionedCount]) -> None:
         """Add counts that hold wherever the cut falls."""
-        self.settled = _sum([self.settled, *(entry.counts for entry in counts)])
+        self.settled = total([self.settled, *(entry.counts for entry in counts)])
 
     def settle(self, rounds: int) -> None:
         """Sum up the counts of the rounds before this one."""
         closed = [entry.counts for entry in self._open if entry.position[0] < rounds]
         if closed:
-            self.settled = _sum([self.settled, *closed])
+            self.settled = total([self.settled, *closed])
             self._open = [entry for entry in self._open if entry.position[0] >= rounds]
 
     def round_of(self, env_steps: int, rounds: int) -> int | None:
@@ -46,8 +46,14 @@ class CountLedger:
 
     def counts_at(self, cut: Position) -> Count:
         """Return the sum of all counts up to a cut."""
-        return _sum([self.settled, *(e.counts for e in self._open if includes(cut, e.position))])
+        return total([self.settled, *(e.counts for e in self._open if includes(cut, e.position))])
 
 
-def _sum(counts: Iterable[Count]) -> Count:
-    return Count(*map(sum, zip(*counts, strict=True)))
+def total(counts: Iterable[Count]) -> Count:
+    """Return the sum of counts."""
+    return Count(*map(sum, zip(Count(), *counts, strict=True)))
+
+
+def difference(a: Count, b: Count) -> Count:
+    """Return what is counted in `a` and not in `b`, which is a part of it."""
+    return Count(*(one - other for one, other in zip(a, b, strict=True)))

@@ -147,10 +147,33 @@ class SnapshotStored:
 
 @dataclass(frozen=True, slots=True)
 class LoadParts:
-    """Before its first firing, the site shall load its parts of a snapshot, which was saved after this many rounds."""
+    """Before its first firing, the site shall load its parts of a snapshot, which was saved after this many rounds.
+
+    `fired` is how often each node had fired that may lack tokens and paces others, which follows from no rounds.
+    """
 
     rounds: int
     parts: Mapping[str, Any]
+    fired: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StandStill:
+    """The site shall fire nothing until `GoOn`, and answer `StandsStill`. All sites in rounds have completed these."""
+
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveStandingStill:
+    """All sites stand still. The site shall save its parts when the tokens have arrived that were sent, by channel."""
+
+    sent: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """The site may fire again: all sites have saved their parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +227,9 @@ Command = (
     | SavePartsAt
     | SnapshotStored
     | LoadParts
+    | StandStill
+    | SaveStandingStill
+    | GoOn
     | ReplacePeer
     | JoinRun
     | HaltFreeSite
@@ -282,6 +308,13 @@ class SiteProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class StandsStill:
+    """The answer to `StandStill`: how many tokens the site has sent, by channel."""
+
+    sent: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class RoundsHeld:
     """The answer to `HoldRounds`: how many rounds the site has begun; also 1 if it has begun none."""
 
@@ -335,6 +368,7 @@ Report = (
     | PartsNotSaved
     | SiteProgress
     | RoundsHeld
+    | StandsStill
     | SiteTokenHashes
     | TokenSummary
     | TrainItersReached

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from flowrl.channels import SiteChannels
 from flowrl.core.state import Count
@@ -15,6 +15,7 @@ from flowrl.runtime.control.messages import (
     REPORT,
     REPORTS,
     CutAt,
+    GoOn,
     GrantLease,
     HaltFreeSite,
     HashTokens,
@@ -27,10 +28,12 @@ from flowrl.runtime.control.messages import (
     ReplacePeer,
     Report,
     SavePartsAt,
+    SaveStandingStill,
     SendResults,
     SiteProgress,
     SiteTokenHashes,
     SnapshotStored,
+    StandStill,
 )
 from flowrl.runtime.interruptions import SiteStopped
 from flowrl.runtime.remote.waiting import WAIT_S
@@ -58,6 +61,10 @@ class CoordinatorMessages:
         self.is_halted = False
         # The completed rounds after which parts of snapshots are to be saved.
         self.saves_at: set[int] = set()
+        self.still_after: int | None = None  # the rounds after which the site shall stand still
+        self.standstills = 0  # that were asked for so far
+        # What the sites have sent that all stand still, once they do.
+        self.sent_tokens: Mapping[str, int] | None = None
         self.stored_pieces = StoredPieces()
         self.parts_to_load: LoadParts | None = None
         self.run_to_join: JoinRun | None = None
@@ -87,6 +94,13 @@ class CoordinatorMessages:
                 self.stored_pieces.set_stored(command.rounds)
             elif isinstance(command, LoadParts):
                 self.parts_to_load = command
+            elif isinstance(command, StandStill):
+                self.still_after, self.sent_tokens = command.rounds, None
+                self.standstills += 1
+            elif isinstance(command, SaveStandingStill):
+                self.sent_tokens = command.sent
+            elif isinstance(command, GoOn):
+                self.still_after = self.sent_tokens = None
             elif isinstance(command, ReplacePeer):
                 self.on_replace_peer(command)
             elif isinstance(command, JoinRun):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -61,6 +61,9 @@ class SiteEdgeFactory(EdgeFactory):
         self._may_skip = nodes_that_may_skip_firings(checked.program)
         self._warm_up_rounds = sum(warm.rounds for warm in checked.program.warmup)
         self.waits.take_in = self._take_in_for_skipped_firings
+        self.stands_still = (
+            False  # so that it takes in all tokens, for which their producers may wait
+        )
         self._state_inputs: dict[tuple[PortRef, int], Take] = {}
         self._newest_views: list[NewestView] = []
         self._round_end_views: list[RoundEndView] = []
@@ -380,7 +383,8 @@ class SiteEdgeFactory(EdgeFactory):
         the cut, those must not wait for room: the firings that would make it are over. The rounds by which sites may be
         ahead of each other limit the number of these tokens. A free site has no rounds: it fires when it has tokens.
         """
-        if self.is_free and self.site.rounds >= self._warm_up_rounds:
+        fires_freely = self.is_free and self.site.rounds >= self._warm_up_rounds
+        if fires_freely and not self.stands_still:
             return
         for queue in self._skippable_inputs:
             queue.empty_receiver()
@@ -403,18 +407,26 @@ class SiteEdgeFactory(EdgeFactory):
     def _lost_tokens(self, peer: str) -> int:
         return sum(sender.lost for sender in self._stream_senders if sender.peer == peer)
 
-    def discard_inputs(self) -> None:
-        """Discard all tokens from now on. The site has ended, and its producers must not wait for it.
+    def keep_inputs(self) -> None:
+        """Take in all tokens from now on. The site has ended, and its producers must not wait for it.
 
         Producers on lossy edges never wait. They keep their tokens, and drop and count those that find no room.
         """
-        self._channels.on_receive(self._discard)
-        self._discard()
+        self._channels.on_receive(self._keep)
+        self._keep()
 
-    def _discard(self) -> None:
+    def _keep(self) -> None:
         for queue in self._awaited_inputs:
-            for _ in queue.take_arrived():
-                pass
+            queue.empty_receiver()
+
+    def sent_tokens(self) -> dict[str, int]:
+        """Return how many tokens were sent on each stream to another site, by channel."""
+        return {sender.name: sender.sent for sender in self._stream_senders}
+
+    def have_arrived(self, sent: Mapping[str, int]) -> bool:
+        """Return whether all tokens have arrived that were sent to this site."""
+        receivers = (queue.receiver for queue in self._inputs)
+        return all(receiver.arrived >= sent.get(receiver.name, 0) for receiver in receivers)
 
     def irregularity_lines(self) -> list[str]:
         """Return what made this run differ from a deterministic one, without dropped tokens."""

@@ -52,6 +52,9 @@ class RemoteInput(AwaitedQueue):
         while len(self.receiver):
             super().append(self.receiver.take())
 
+    def hold_arrived(self) -> None:
+        self.empty_receiver()
+
     def make_room(self, tokens: int) -> None:
         """Move up to `tokens` tokens into the deque while the receiver is half full of bytes.
 
@@ -144,6 +147,10 @@ class MergedInput(AwaitedQueue):
 
     def fill(self, tokens: int) -> None:
         while super().__len__() < tokens:
+            super().append(self._take_first())
+
+    def hold_arrived(self) -> None:
+        while any(map(len, self._queues)):
             super().append(self._take_first())
 
     def append(self, token: Token) -> None:

@@ -39,6 +39,7 @@ from flowrl.runtime.control.messages import (
     SiteFailure,
     SiteReady,
     SiteResults,
+    StandsStill,
     TrainItersReached,
     decode_parts,
     saved_messages,
@@ -53,7 +54,7 @@ from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
 from flowrl.runtime.remote.errors import describe_error
 from flowrl.runtime.scheduler import Scheduler
-from flowrl.runtime.site_state import Position
+from flowrl.runtime.site_state import Position, WaitKind
 from flowrl.runtime.snapshot import collect_parts, save_parts
 
 FLUSH_S = 0.0005  # tokens of shorter firings are sent together
@@ -182,13 +183,17 @@ class SiteScheduler(Scheduler):
         """Wait for a lease, and return where the round ends early if the cut is in it."""
         self._channels.drain()
         self._commit_settled_effects()
+        self._stand_still_if_asked()
         if self._fires_freely:
             self._wait_for_tokens()
             return None
         rounds = self.site.rounds
-        if not self._may_begin_round():
+        while not self._may_begin_round():
             self._reporter.report_if_new(self)
-            self._waits.until_coordinator(self._may_begin_round)
+            self._waits.until_coordinator(
+                lambda: self._may_begin_round() or self._shall_stand_still
+            )
+            self._stand_still_if_asked()
         self._save_parts_if_due()  # a request that came after the last round
         cut = self._messages.cut
         if cut is None or rounds < cut[0]:
@@ -211,6 +216,38 @@ class SiteScheduler(Scheduler):
         if rounds in self._messages.saves_at:
             self._messages.saves_at.discard(rounds)
             self._saved_parts_of[rounds] = self._copied_parts(rounds)
+
+    @property
+    def _shall_stand_still(self) -> bool:
+        after = self._messages.still_after
+        return after is not None and (self._fires_freely or self.site.rounds >= after)
+
+    def _stand_still_if_asked(self, wait_kind: WaitKind = "idle") -> None:
+        """Fire nothing until all sites have saved their parts of a snapshot, with all tokens that were on their way."""
+        while self._shall_stand_still:
+            self._site_edges.stands_still = True
+            self._stand_still(wait_kind)
+        self._site_edges.stands_still = False
+
+    def _stand_still(self, wait_kind: WaitKind) -> None:
+        messages, edges, wait = self._messages, self._site_edges, self._waits.until_coordinator
+        number, rounds = messages.standstills, messages.still_after
+        assert rounds is not None
+        self._channels.flush()
+        self._reporter.report(self)
+        self._reporter.send(StandsStill(edges.sent_tokens()))
+
+        def is_over() -> bool:
+            return messages.still_after is None or messages.standstills != number
+
+        def may_save() -> bool:
+            return messages.sent_tokens is not None and edges.have_arrived(messages.sent_tokens)
+
+        wait(lambda: is_over() or may_save(), wait_kind)
+        if not is_over():
+            for message in self._copied_parts(rounds, may_wait=False):
+                self._reporter.send(message)
+            wait(is_over, wait_kind)
 
     def _copied_parts(
         self, rounds: int, may_wait: bool = True
@@ -247,9 +284,10 @@ class SiteScheduler(Scheduler):
             edges = self._site_edges
             return edges.has_remote_firings or any(instance.is_ready() for instance in instances)
 
-        if not can_fire():
+        while not can_fire():
             self._reporter.report_if_new(self)
-            self._site_edges.wait_for_tokens(can_fire)
+            self._site_edges.wait_for_tokens(lambda: can_fire() or self._shall_stand_still)
+            self._stand_still_if_asked()
 
     def _commit_settled_effects(self) -> None:
         if self.deferred_effects:
@@ -358,7 +396,7 @@ class SiteScheduler(Scheduler):
                 return
         self._is_executing = False
         if self._is_free:
-            self._site_edges.discard_inputs()
+            self._site_edges.keep_inputs()
         self._reporter.report(self)
         self._reporter.send(SiteAtCut())
         self._report_states()
@@ -375,7 +413,8 @@ class SiteScheduler(Scheduler):
         )
         if messages.parts_to_load is not None:
             load = messages.parts_to_load
-            self.begin_after(load.rounds, decode_parts(load.parts))
+            # An elastic site that has saved nothing begins anew.
+            self.begin_after(load.rounds, decode_parts(load.parts) or None, load.fired)
 
     def _join_run(self, join: JoinRun) -> None:
         """Begin where the others are, and go on counting where the instances of the lost site had been."""
@@ -389,6 +428,8 @@ class SiteScheduler(Scheduler):
         """Report the learners' states once all sites know the cut, and close the nodes."""
         wait, messages, send = self._waits.until_coordinator, self._messages, self._reporter.send
         try:
+            wait(lambda: messages.results_requested or self._shall_stand_still, "stopped")
+            self._stand_still_if_asked("stopped")
             wait(lambda: messages.results_requested, "stopped")
             assert messages.cut is not None
             cut = messages.cut
