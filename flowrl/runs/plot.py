@@ -17,6 +17,7 @@ from flowrl.runs.setting_labels import setting_labels
 
 SHOWN_GRAPHS = 3  # in a title
 TITLE_WIDTH = 90  # characters
+MARKED_POINTS = 40  # a line with fewer has a marker at each
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +154,23 @@ def _draw_band(axes: Any, band: CurveBand, colour: str) -> None:
     for curve in band.curves:
         steps, values = zip(*curve.points, strict=True)
         if count > 1:
-            axes.plot(steps, values, color=colour, lw=0.7, alpha=0.6)
+            axes.plot(steps, values, color=colour, lw=0.7, alpha=0.6, marker=_marker(steps), ms=2)
         if curve.solved:
             axes.plot(steps[-1], values[-1], color=colour, marker="*", ms=9)
     if count == 1:
         [curve] = band.curves
         steps, values = zip(*curve.points, strict=True)
-        marker = "o" if len(steps) < 40 else ""
-        axes.plot(steps, values, color=colour, label=band.label, marker=marker, ms=3, lw=1.6)
+        label, marker = band.label, _marker(steps)
+        axes.plot(steps, values, color=colour, label=label, marker=marker, ms=3, lw=1.6)
         return
-    axes.plot(band.steps, band.median, color=colour, label=f"{band.label} ({count} runs)", lw=2.0)
+    label, marker = f"{band.label} ({count} runs)", _marker(band.steps)
+    axes.plot(band.steps, band.median, color=colour, label=label, marker=marker, ms=3, lw=2.0)
     axes.fill_between(band.steps, band.low, band.high, color=colour, alpha=0.18, lw=0)
+
+
+def _marker(steps: Sequence[float]) -> str:
+    """The marker of each point. Without one a single point cannot be seen; many of them would hide the line."""
+    return "o" if len(steps) < MARKED_POINTS else ""
 
 
 def _style_axes(axes: Any, title: str, many: bool) -> None:

@@ -45,15 +45,23 @@ def _node_of(end: Any) -> str:
 
 
 def _merged_columns(columns: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """The columns with one for all nodes that have the same values of a setting."""
+    """The columns with one for all nodes and parts that have the same values of a setting.
+
+    So the `lr` of `policy` and of a collector's `learning_policy`, which one section of the graph sets, is shown once.
+    """
     alike: dict[tuple[str, tuple[Any, ...]], list[str]] = {}
     for path, column in columns.items():
         setting = path.partition(".")[2]
-        alike.setdefault((path if setting in ("", "type") else setting, column), []).append(path)
-    return {
-        paths[0] if len(paths) == 1 else setting: column
-        for (setting, column), paths in alike.items()
-    }
+        name = path if setting in ("", "type") else setting.rpartition(".")[2]
+        alike.setdefault((name, column), []).append(path)
+    return {_merged_path(paths): column for (_, column), paths in alike.items()}
+
+
+def _merged_path(paths: Sequence[str]) -> str:
+    """The path of a setting that is found at these paths: of several, the shortest without its node."""
+    if len(paths) == 1:
+        return paths[0]
+    return min((path.partition(".")[2] for path in paths), key=len)
 
 
 def _label(settings: Settings) -> str:

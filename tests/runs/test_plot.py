@@ -281,6 +281,13 @@ BASE = {"c.type": "collector", "c.lr": "1", "b.type": "buffer", "b.data.from": "
         ),
         (
             [
+                {"l.type": "l", "l.policy.lr": v, "c.policy.lr": v, "c.learning_policy.lr": v}
+                for v in "12"
+            ],
+            ["policy.lr 1", "policy.lr 2"],
+        ),
+        (
+            [
                 {"l.type": "l", "l.policy.type": "dqn", "l.policy.nstep": "3"},
                 {"l.type": "l", "l.policy.type": "ppo", "l.policy.clip": "0.2"},
             ],
@@ -326,9 +333,13 @@ def test_a_file_that_ends_in_svg_is_one_and_always_the_same(tmp_path: Path) -> N
     assert first == again
 
 
-def test_a_single_evaluation_can_be_drawn(tmp_path: Path) -> None:
-    drawn = plot_runs([make_run(tmp_path / "a", [(0, 3.0)])], tmp_path / "x.png")
-    assert drawn.path.stat().st_size > 1000
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_single_evaluation_is_a_point(runs: int, tmp_path: Path) -> None:
+    """A line of one point has no length, so its marker is what can be seen; the legend shows another one."""
+    folders = [make_run(tmp_path / str(k), [(100, 3.0 + k)], seed=k) for k in range(runs)]
+    text = plot_runs(folders, tmp_path / "x.svg").path.read_text()
+    markers = [line for line in text.splitlines() if "<use " in line and "fill: #1f77b4" in line]
+    assert len(markers) >= 2
 
 
 def test_a_folder_of_runs_stands_for_all_runs_in_it(tmp_path: Path) -> None:
