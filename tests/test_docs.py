@@ -87,7 +87,7 @@ def shown_graph(page: str, block: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     if "crazyclimber" in block:
         pytest.importorskip("ale_py")
-    datasets = (ROOT / "graphs").glob("*_demos.npz")
+    datasets = (ROOT / "graphs").glob("*.npz")
     for file in (*datasets, *(ROOT / "examples/my_goals").iterdir()):
         if file.is_file():
             shutil.copy(file, tmp_path)
