@@ -7,12 +7,21 @@ from typing import Any
 
 from flowrl.core.batch import Schema
 from flowrl.core.config import PartSpec
+from flowrl.core.context import Context
 from flowrl.core.node import UnsoundError
 from flowrl.core.ports import StateIn
 from flowrl.core.state import State
-from flowrl.nodes.devices import device_facts
+from flowrl.nodes.devices import available_device, device_facts
 from flowrl.nodes.envs.spec import EnvSpec
-from flowrl.nodes.policy import Policy, made_policy, policy_for
+from flowrl.nodes.models.saved_weights import check_no_nan
+from flowrl.nodes.policy import (
+    Policy,
+    act_mode_state,
+    load_act_mode_state,
+    made_policy,
+    policy_for,
+    use_device,
+)
 
 WEIGHTS = "_weights"  # the end of the name of the state that brings a group's weights
 
@@ -68,6 +77,30 @@ def _policy_of(config: Any, spec: EnvSpec, group: str) -> Policy:
         what = f"the policy of {group} sets options of `reset`, which are those of the envs of all groups"
         raise UnsoundError(what, "leave `reset_options` out", f"policies.{group}")
     return policy
+
+
+class GroupModes:
+    """The eval modes of all groups, by their names."""
+
+    def __init__(self, policies: Mapping[str, Policy], config: Any, context: Context) -> None:
+        self.by_group: dict[str, Any] = {}
+        for name, policy in policies.items():
+            self.by_group[name] = policy.eval_mode(context.seed_for(f"act/{name}"))
+            use_device(self.by_group[name], available_device(config.device))
+
+    def load(self, weights: Mapping[str, State]) -> None:
+        """Let groups act with these weights."""
+        for name, state in weights.items():
+            check_no_nan(state.arrays)
+            self.by_group[name].load(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next actions depend on beside the weights."""
+        return {name: act_mode_state(mode) for name, mode in self.by_group.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name, mode in self.by_group.items():
+            load_act_mode_state(mode, state[name])
 
 
 def acting_facts(config: Any, policies: Mapping[str, Policy], runs_here: bool) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from flowrl.core.state import State
 from flowrl.nodes.collectors.collector import requested_count
 from flowrl.nodes.collectors.grouped_envs import GroupedEnvs
 from flowrl.nodes.collectors.joined_managers import join_specs
-from flowrl.nodes.devices import available_device
 from flowrl.nodes.envs.agent_columns import env_spec
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.evaluators.base_evaluator import BaseEvaluator, check_goal, own_env
@@ -21,14 +20,13 @@ from flowrl.nodes.evaluators.group_evaluation import GroupEpisodes, play_groups
 from flowrl.nodes.evaluators.video import EpisodeRecorder
 from flowrl.nodes.group_policies import (
     WEIGHTS,
+    GroupModes,
     acting_facts,
     acts_without_weights,
     group_policies,
     weights_by_group,
     weights_ports,
 )
-from flowrl.nodes.models.saved_weights import check_no_nan
-from flowrl.nodes.policy import use_device
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,6 +39,9 @@ class GroupEvaluator(BaseEvaluator):
     over the episodes of the group's agents, and NAME/team_return_mean is the mean sum of their returns in an episode.
     Those without a name before them are the ones of `group`.
     """
+
+    # It begins each evaluation with a reset.
+    unsaved = ("_grouped",)
 
     class Config(BaseEvaluator.Config):
         policies: Any = named_parts(
@@ -71,10 +72,7 @@ class GroupEvaluator(BaseEvaluator):
         policies = group_policies(self.config, spec)
         _check_config(self.config, spec)
         self._group = _group_of_goal(self.config)
-        self._modes: dict[str, Any] = {}
-        for name, policy in policies.items():
-            self._modes[name] = policy.eval_mode(self.ctx.seed_for(f"act/{name}"))
-            use_device(self._modes[name], available_device(self.config.device))
+        self._modes = GroupModes(policies, self.config, self.ctx)
 
     def fire(self, *weights: State) -> None:
         """Evaluate the weights, save the best, and emit the verdict if the goal is reached."""
@@ -101,9 +99,7 @@ class GroupEvaluator(BaseEvaluator):
         self, weights: Mapping[str, State], n: int, recorder: EpisodeRecorder | None = None
     ) -> dict[str, Evaluation]:
         self._evaluations += 1
-        for name, state in weights.items():
-            check_no_nan(state.arrays)
-            self._modes[name].load(state)
+        self._modes.load(weights)
         envs = self._grouped if recorder is None else GroupedEnvs(recorder)
         played = self._play(envs, "episodes", n)
         found = {name: self._evaluation(name, one) for name, one in played.items() if one.episodes}
@@ -120,7 +116,7 @@ class GroupEvaluator(BaseEvaluator):
     def _play(self, envs: GroupedEnvs, seeds: str, n: int) -> dict[str, GroupEpisodes]:
         envs.seed(self.ctx.seed_for(seeds), dynamic_seeds=False)
         try:
-            return play_groups(envs, self._modes, n, self.config.most_steps)
+            return play_groups(envs, self._modes.by_group, n, self.config.most_steps)
         finally:
             self._take_failures()
 

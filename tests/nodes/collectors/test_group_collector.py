@@ -15,7 +15,10 @@ from flowrl.core.reseeding import Reseeding
 from flowrl.nodes.collectors.group_collector import GroupCollector
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics
 from flowrl.nodes.envs.agent_columns import env_spec
+from flowrl.nodes.learners.learner import Learner
+from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.nstep import NstepRule, with_summed_rewards
+from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
 from tests.nodes.envs.group_envs import BY_NAME, Pasture, make_manager, pasture
 from tests.nodes.group_policies import Following, chosen_action
@@ -314,3 +317,27 @@ def test_the_facts_are_those_of_the_rows() -> None:
         assert list(facts.outs[group]) == list(token[group])
     assert facts.env_steps is None
     assert facts.acts_on["wolves_weights"]["action"] == specs["wolves"].action
+
+
+@pytest.mark.slow
+def test_both_groups_learn() -> None:
+    """A wolf's best action is 1 plus its number, a sheep's is positive; at random a third, and a half, are rewarded."""
+    envs = make_manager(pasture(shows_seed=False, game=["w0 w1 s0"] * 2), count=8)
+    specs = envs.spec().groups
+    settings: Any = {"gamma": 0.0, "lr": 0.02, "minibatch_size": 32, "model": Mlp(hidden=[16])}
+    policies = {n: Ppo(obs=s.obs, action=s.action, **settings) for n, s in specs.items()}
+    node = GroupCollector(envs=envs, policies=policies, n_sample=64)
+    learners = {n: Learner(policy=policy, seed=1) for n, policy in policies.items()}
+    rewarded: list[dict[str, float]] = []
+    for _ in range(25):
+        tokens = node.collect(weights={name: one.state() for name, one in learners.items()})
+        # every reward has the number of its step added
+        rewarded.append(
+            {n: float((t["reward"] - t["obs"][:, 1]).mean()) for n, t in tokens.items()}
+        )
+        for name, token in tokens.items():
+            learners[name].train(token)
+    assert 0.15 < rewarded[0]["wolves"] < 0.55
+    assert 0.3 < rewarded[0]["sheep"] < 0.75
+    assert rewarded[-1]["wolves"] > 0.8
+    assert rewarded[-1]["sheep"] > 0.9

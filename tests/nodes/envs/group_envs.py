@@ -34,11 +34,13 @@ class Pasture(ParallelEnv):
         game: list[str] | None = None,
         fails: float = 0.0,
         wrong: str = "",
+        shows_seed: bool = True,
         render_mode: str | None = None,
     ) -> None:
         self.possible_agents = [*NAMES.values()]
         self.agents: list[str] = []
         self.game, self.fails, self.wrong = game or SCRIPT, fails, wrong
+        self.shows_seed = shows_seed
 
     def observation_space(self, agent: str) -> Any:
         return Box(-np.inf, np.inf, (4 if agent.startswith("wolf") else 3,), np.float32)
@@ -48,7 +50,8 @@ class Pasture(ParallelEnv):
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
         self.rng = np.random.default_rng(seed)
-        self.seed, self.t, self.sum = float((seed or 0) % 1000), 0, 0.0
+        self.seed = float((seed or 0) % 1000) if self.shows_seed else 0.0
+        self.t, self.sum = 0, 0.0
         self.agents = self._acting(0)
         return self._observe(self.agents), {agent: {} for agent in self.agents}
 
