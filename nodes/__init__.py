@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.buffers.storage.storage import MemoryStorage as MemoryStorage
     from flowrl.nodes.buffers.transforms.her import Her as Her
     from flowrl.nodes.collectors.episode_collector import EpisodeCollector as EpisodeCollector
+    from flowrl.nodes.collectors.group_collector import GroupCollector as GroupCollector
     from flowrl.nodes.collectors.match_collector import MatchCollector as MatchCollector
     from flowrl.nodes.collectors.sample_collector import SampleCollector as SampleCollector
     from flowrl.nodes.datasets.dataset_reader import DatasetReader as DatasetReader
@@ -65,6 +66,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.envs.wrappers.wrapper import ImportedWrapper as ImportedWrapper
     from flowrl.nodes.envs.wrappers.wrapper import Wrapper as Wrapper
     from flowrl.nodes.evaluators.evaluator import Evaluator as Evaluator
+    from flowrl.nodes.evaluators.group_evaluator import GroupEvaluator as GroupEvaluator
     from flowrl.nodes.evaluators.match_evaluator import MatchEvaluator as MatchEvaluator
     from flowrl.nodes.exploring import ActionNoise as ActionNoise
     from flowrl.nodes.exploring import EpsilonLadder as EpsilonLadder

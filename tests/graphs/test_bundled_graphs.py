@@ -72,6 +72,10 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
     "minigriddict_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
     "mountaincar_dqn": {"evaluator.episodes": 2},
     "pendulum_ppo": {"collector.n_sample": 160, "evaluator.episodes": 2},
+    **dict.fromkeys(
+        ("speaker_ppo", "tag_ppo"),
+        {"collector.n_sample": 100, "envs.count": 4, "evaluator.episodes": 2},
+    ),
     "spread_ippo": {"collector.n_sample": 192, "envs.count": 4, "evaluator.episodes": 3},
     "spread_iql": {"buffer.batch_size": 16, "evaluator.episodes": 3},
 }
@@ -95,7 +99,7 @@ PACKAGES = {  # graph: what it needs, and the extra that brings it
     **dict.fromkeys(("lunarlander_sac", "lunarlander_td3"), ("Box2D", "box2d")),
     **dict.fromkeys(("minigrid_ppo", "minigriddict_ppo"), ("minigrid", "minigrid")),
     **dict.fromkeys((f"spread_{name}" for name in SPREAD), ("mpe2", "mpe")),
-    **dict.fromkeys(("spread_ippo", "spread_iql"), ("mpe2", "mpe")),
+    **dict.fromkeys(("spread_ippo", "spread_iql", "speaker_ppo", "tag_ppo"), ("mpe2", "mpe")),
 }
 # Graphs of which no run in CI is compared with one in another placement: those without a collector, and
 # those that have the nodes of another graph, with another env.

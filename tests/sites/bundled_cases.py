@@ -85,6 +85,8 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     **dict.fromkeys(("lunarlander_sac", "lunarlander_td3"), SHORT_EPISODES),
     **dict.fromkeys(("acrobot_dqn", "bipedalwalker_tqc", "hopper_sac"), SHORT_EPISODES),
     **{graph: {**PPO, **SHORT[graph]} for graph in SHORT if graph.endswith("_ppo")},
+    "speaker_ppo": {**SHORT["speaker_ppo"], "evaluator.listener_weights.every": 2},
+    "tag_ppo": {**SHORT["tag_ppo"], "evaluator.wolves_weights.every": 2},
     "crazyclimber_ppo": {
         **PPO,
         **SHORT["crazyclimber_ppo"],
@@ -111,7 +113,7 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     "mountaincar_dqn_rnd": -200,
     "pendulum_ppo": -1800,
     **{f"spread_{name}": -1000 for name in SPREAD},
-    **dict.fromkeys(("spread_ippo", "spread_iql"), -1000),
+    **dict.fromkeys(("spread_ippo", "spread_iql", "speaker_ppo", "tag_ppo"), -1000),
     "twostep_qmix": 6,
     **{f"pendulum_{name}": -1800 for name in (*PENDULUM, "sac_record", "sac_trex")},
 }
