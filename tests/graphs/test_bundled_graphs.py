@@ -72,10 +72,8 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
     "minigriddict_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
     "mountaincar_dqn": {"evaluator.episodes": 2},
     "pendulum_ppo": {"collector.n_sample": 160, "evaluator.episodes": 2},
-    **dict.fromkeys(
-        ("speaker_ppo", "tag_ppo"),
-        {"collector.n_sample": 100, "envs.count": 4, "evaluator.episodes": 2},
-    ),
+    "speaker_ppo": {"collector.n_sample": 100, "envs.count": 4, "evaluator.episodes": 2},
+    "tag_ppo": {"collector.n_sample": 100, "envs.count": 4, "evaluator.episodes": 2},
     "spread_ippo": {"collector.n_sample": 192, "envs.count": 4, "evaluator.episodes": 3},
     "spread_iql": {"buffer.batch_size": 16, "evaluator.episodes": 3},
 }
