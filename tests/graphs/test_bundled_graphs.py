@@ -111,6 +111,7 @@ OTHER_ENVS = {
     *(f"lunarlander_{name}" for name in ("dqn", "rainbow", "sac", "td3")),
     *("acrobot_dqn", "bipedalwalker_tqc", "hopper_sac", "walker2d_ppo"),
     *("spread_ippo", "spread_iql"),
+    *("speaker_ppo", "tag_ppo"),  # their nodes are compared in tests/nodes/test_group_graphs.py
 }
 REPEATED = {"cartpole_dqn", "crazyclimber_ppo", *OFFLINE, *OTHER_ENVS}  # in CI
 SOLVED_SOON = [("cartpole_bc", 0), ("cartpole_ppo", 0), ("twostep_qmix", 0)]  # in some seconds
