@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.envs.legacy_gym import LegacyGym as LegacyGym
     from flowrl.nodes.envs.open_spiel import OpenSpiel as OpenSpiel
     from flowrl.nodes.envs.pettingzoo import PettingZoo as PettingZoo
+    from flowrl.nodes.envs.tuple_agents import TupleAgents as TupleAgents
     from flowrl.nodes.envs.wrappers.actions import ActionRepeat as ActionRepeat
     from flowrl.nodes.envs.wrappers.actions import ActionScale as ActionScale
     from flowrl.nodes.envs.wrappers.actions import StickyActions as StickyActions

@@ -60,6 +60,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "gym": "flowrl.nodes.envs.legacy_gym:LegacyGym",
         "pettingzoo": "flowrl.nodes.envs.pettingzoo:PettingZoo",
         "open_spiel": "flowrl.nodes.envs.open_spiel:OpenSpiel",
+        "tuple_agents": "flowrl.nodes.envs.tuple_agents:TupleAgents",
     },
     "wrapper": {
         "wrapper": "flowrl.nodes.envs.wrappers.wrapper:ImportedWrapper",

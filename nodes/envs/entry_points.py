@@ -22,14 +22,22 @@ EXTRAS = {  # package: the extra that installs it
     "ale_py": "atari",
     "Box2D": "box2d",
     "mujoco": "mujoco",
+    "lbforaging": "foraging",
     "minigrid": "minigrid",
     "mpe2": "mpe",
     "pettingzoo": "pettingzoo",
+    "rware": "rware",
     "sumo": "traffic",
     "sumo_rl": "traffic",
 }
 # by the namespace of ids
-REGISTERING_PACKAGES = {"ALE": "ale_py", "MiniGrid": "minigrid", "BabyAI": "minigrid"}
+REGISTERING_PACKAGES = {
+    "ALE": "ale_py",
+    "BabyAI": "minigrid",
+    "Foraging": "lbforaging",
+    "MiniGrid": "minigrid",
+    "rware": "rware",
+}
 BOX2D_ENVS = ("LunarLander", "BipedalWalker", "CarRacing")
 MUJOCO_ENVS = (
     "Ant",

@@ -66,6 +66,7 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
         "evaluator.episodes": 2,
         "env.max_episode_steps": 100,
     },
+    "foraging_mappo": {"collector.n_sample": 128, "evaluator.episodes": 2},
     "hopper_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
     "lunarlander_ppo": {"collector.n_sample": 256, "evaluator.episodes": 2},
     "minigrid_ppo": {"collector.n_sample": 128, "evaluator.episodes": 2},
@@ -98,6 +99,7 @@ PACKAGES = {  # graph: what it needs, and the extra that brings it
     **dict.fromkeys(("minigrid_ppo", "minigriddict_ppo"), ("minigrid", "minigrid")),
     **dict.fromkeys((f"spread_{name}" for name in SPREAD), ("mpe2", "mpe")),
     **dict.fromkeys(("spread_ippo", "spread_iql", "speaker_ppo", "tag_ppo"), ("mpe2", "mpe")),
+    "foraging_mappo": ("lbforaging", "foraging"),
 }
 # Graphs of which no run in CI is compared with one in another placement: those without a collector, and
 # those that have the nodes of another graph, with another env.
