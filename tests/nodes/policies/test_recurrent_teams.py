@@ -19,8 +19,12 @@ def graph(name: str, recurrent: bool) -> dict[str, Any]:
     network = GRU if recurrent else MLP
     policy: dict[str, Any] = {"type": name, "unroll_steps": 6 if recurrent else None}
     collector: dict[str, Any] = {"type": "sample_collector", "n_sample": 48}
-    nodes = {"envs": {"type": "env_manager", "count": 8}, "learner": {"type": "learner"}}
-    learning, warmup = "collector -> learner", []
+    nodes: dict[str, Any] = {
+        "envs": {"type": "env_manager", "count": 8},
+        "learner": {"type": "learner"},
+    }
+    learning = "collector -> learner"
+    warmup: list[Any] = []
     if name == "mappo":
         collector["n_sample"] = 192
         rates = {"lr": 0.01, "critic_lr": 0.01, "minibatch_size": 192, "entropy_weight": 0.01}
