@@ -6,7 +6,8 @@ Those of several agents are in `test_every_multi_agent_algorithm.py`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
+from flowrl.nodes import network_learn_mode
 from flowrl.nodes.algorithm import Algorithm
 from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.models.cnn import Cnn
@@ -341,6 +343,40 @@ def test_every_setting_is_read(name: str) -> None:
         acting.load(state_of(policy, mode))
         act(policy, acting, obs_rows(OBS, 3))
     assert set(cls.Config.model_fields) - read - READ_ELSEWHERE == set()
+
+
+class RecordedSettings(dict[str, float]):
+    """Settings that come with weights, and the names of those that were read."""
+
+    def __init__(self, settings: Mapping[str, float]) -> None:
+        super().__init__(settings)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+@each_algorithm
+def test_every_scheduled_setting_is_read_when_learning_or_acting(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: set[str] = set()
+
+    class RecordedNow(SimpleNamespace):
+        def __getattribute__(self, attribute: str) -> Any:
+            read.add(attribute)
+            return super().__getattribute__(attribute)
+
+    monkeypatch.setattr(network_learn_mode, "SimpleNamespace", RecordedNow)
+    policy = make(name)
+    mode = policy.learn_mode(0)
+    learn(policy, mode, range(2))
+    settings = RecordedSettings(policy.command(Count()))
+    acting = policy.collect_mode(0)
+    acting.load(State(mode.weights(), settings))
+    act(policy, acting, obs_rows(OBS, 3))
+    assert settings.keys() - read - settings.read == set()
 
 
 def bandit(policy: Algorithm, seed: int) -> tuple[Batch, Array, Array]:

@@ -136,3 +136,23 @@ def test_the_entropy_keeps_shares_equal() -> None:
 def test_a_model_that_shares_no_layer_is_refused() -> None:
     with pytest.raises(UnsoundError, match="no layer is shared"):
         policy(model=Mlp(hidden=[8], shared=False))
+
+
+def test_the_proposals_go_down_a_loss_weighted_as_a_prioritised_buffer_says() -> None:
+    described = policy(fraction_entropy=0.3)
+    weight = np.linspace(0.1, 2.0, len(rows()), dtype=np.float32)
+    mode, b = described.learn_mode(0), tensors(rows(weight=weight))
+    mode.now.__dict__.update(described.command(Count()))
+    heads = mode.q(b.obs)
+    shares, z_mid = heads["shares"], losses.chosen_each(heads["q"].transpose(1, 2), b.action)
+    tau = shares.cumsum(-1)[:, :-1]
+    z = losses.chosen_each(mode.q(b.obs, tau=tau)["q"].transpose(1, 2), b.action)
+    slope = (2 * z - z_mid[:, :-1] - z_mid[:, 1:]).detach()
+    entropy = -(shares * shares.log()).sum(1).mean()
+    expected = (b.weight * (slope * tau).sum(1)).mean() - 0.3 * entropy
+    out = mode.q.module.shares.out.weight
+    [gradient] = torch.autograd.grad(expected, out)
+    descended: list[torch.Tensor] = []
+    mode.proposals.descend = lambda loss, lr: descended.append(loss)
+    mode.propose(b, mode.q(b.obs)["shares"], z_mid.detach())
+    torch.testing.assert_close(torch.autograd.grad(descended[0], out)[0], gradient)
