@@ -1,4 +1,4 @@
-"""What is given to the functions of the Python interface, in the forms in which the engine takes it."""
+"""The arguments of Python functions, converted to what the engine takes; a wrong one is refused in words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def override_texts(values: Mapping[str, Any] | None) -> dict[str, str]:
     return texts
 
 
-def count_given(name: str, value: float | None) -> int | None:
+def parse_count(name: str, value: float | None) -> int | None:
     """A limit: a whole number, which may be written 1e5."""
     if value is None:
         return None
@@ -41,7 +41,7 @@ def count_given(name: str, value: float | None) -> int | None:
     raise UsageError(f"run: {name} is {value!r}; expected a whole number of 1 or more")
 
 
-def seed_given(value: int | None) -> int | None:
+def parse_seed(value: int | None) -> int | None:
     if value is None:
         return None
     if isinstance(value, Integral) and not isinstance(value, bool):
@@ -49,26 +49,26 @@ def seed_given(value: int | None) -> int | None:
     raise UsageError(f"run: seed is {value!r}; expected a whole number from 0 to 2^63 - 1")
 
 
-def seconds_given(time: str | float | None) -> float | None:
+def parse_time(time: str | float | None) -> float | None:
     found = None if time is None else parse_seconds(time)
     if time is not None and found is None:
         raise UsageError(f"run: time is {time!r}; expected seconds, or a time such as 30s or 10m")
     return found
 
 
-def limits_given(
+def parse_limits(
     steps: float | None, train_iters: float | None, time: str | float | None = None
 ) -> Limits:
-    """The limits that are given; those that are not are None."""
+    """Limits of a run; None where there is none."""
     return Limits(
-        steps=count_given("steps", steps),
-        train_iters=count_given("train_iters", train_iters),
-        time_s=seconds_given(time),
+        steps=parse_count("steps", steps),
+        train_iters=parse_count("train_iters", train_iters),
+        time_s=parse_time(time),
     )
 
 
-def watcher_given(quiet: bool, watcher: Watcher | None) -> Watcher:
-    """The watcher of a run: its display, and the one that is given."""
+def joined_watcher(quiet: bool, watcher: Watcher | None) -> Watcher:
+    """The display of a run, joined with the watcher of the caller."""
     if not (watcher is None or isinstance(watcher, Watcher)):
         raise UsageError(
             f"run: watcher is {shortened_repr(watcher)}; expected an object of a class that extends "
@@ -77,8 +77,8 @@ def watcher_given(quiet: bool, watcher: Watcher | None) -> Watcher:
     return Watchers(watcher_for(quiet), *([watcher] if watcher else []))
 
 
-def words_given(name: str, words: str | Iterable[str]) -> list[str]:
-    """One word, or several."""
+def parse_words(name: str, words: str | Iterable[str]) -> list[str]:
+    """A list of texts; a single text is a list of one."""
     found = [words] if isinstance(words, str) else words
     if not (isinstance(found, Iterable) and all(isinstance(word, str) for word in found)):
         raise UsageError(f"{name} is {shortened_repr(words)}; expected a text, or a list of texts")

@@ -9,12 +9,12 @@ from time import perf_counter
 from typing import Any
 
 from flowrl.api.arguments import (
-    count_given,
-    limits_given,
+    joined_watcher,
     override_texts,
-    seed_given,
-    watcher_given,
-    words_given,
+    parse_count,
+    parse_limits,
+    parse_seed,
+    parse_words,
 )
 from flowrl.api.tapes import record_run
 from flowrl.checks.check import CheckedGraph, check_placed
@@ -115,12 +115,12 @@ class FlowGraph:
         return self._new_run(
             set,
             quiet,
-            limits_given(steps, train_iters, time),
-            seed=seed_given(seed),
+            parse_limits(steps, train_iters, time),
+            seed=parse_seed(seed),
             out=out,
             placement=placement,
             rendezvous=rendezvous,
-            watcher=watcher_given(quiet, watcher),
+            watcher=joined_watcher(quiet, watcher),
             hash_tokens=hash_tokens,
             recovers=recover,
             begun_s=begun_s,
@@ -152,12 +152,12 @@ class FlowGraph:
         run = self._new_run(
             set,
             quiet,
-            limits_given(steps, train_iters, time),
-            seed=seed_given(seed),
+            parse_limits(steps, train_iters, time),
+            seed=parse_seed(seed),
             out=out,
             placement=placement,
             rendezvous=rendezvous,
-            watcher=watcher_given(quiet, watcher),
+            watcher=joined_watcher(quiet, watcher),
             begun_s=begun_s,
         )
         return record_run(run, edges, tape)
@@ -172,7 +172,7 @@ class FlowGraph:
         of a node could not be saved.
         """
         limits = short_limits(
-            count_given("train_iters", train_iters), count_given("rounds", rounds)
+            parse_count("train_iters", train_iters), parse_count("rounds", rounds)
         )
         return run_twice(self._checked({}), limits)
 
@@ -196,23 +196,23 @@ class FlowGraph:
         whether all bits are equal, and `.faults` and `.missed` which faults were made.
         """
         faults = [
-            *(read_fault("kill", text) for text in words_given("kill", kill)),
-            *(read_fault("stop", text) for text in words_given("stop", stop)),
-            *(read_fault("disconnect", text) for text in words_given("disconnect", disconnect)),
+            *(read_fault("kill", text) for text in parse_words("kill", kill)),
+            *(read_fault("stop", text) for text in parse_words("stop", stop)),
+            *(read_fault("disconnect", text) for text in parse_words("disconnect", disconnect)),
         ]
         if not faults:
             raise UsageError(
                 "chaos: nothing is to happen; add a fault, such as kill='collector@5s'"
             )
         checked = self._checked({}).require_sound()
-        chosen = seed_given(seed)
+        chosen = parse_seed(seed)
         if chosen is not None:
             checked = replace(checked, graph=replace(checked.graph, seed=chosen))
         return run_with_faults(
             checked,
             faults,
             placement,
-            checked.graph.limits.overridden_by(limits_given(steps, train_iters)),
+            checked.graph.limits.overridden_by(parse_limits(steps, train_iters)),
             rendezvous=rendezvous,
             watcher=watcher_for(quiet),
         )
@@ -243,14 +243,14 @@ class FlowGraph:
         checked = self._checked(set or {}).require_sound()
         if not quiet:
             print_warnings(checked)
-        given = limits_given(steps, train_iters, time)
+        given = parse_limits(steps, train_iters, time)
         return SeedRuns(
             checked,
             found,
             limits=checked.graph.limits.overridden_by(given),
             out=out,
             placement=placement,
-            at_once=count_given("at_once", at_once),
+            at_once=parse_count("at_once", at_once),
             hash_tokens=hash_tokens,
             recovers=recover,
             display=seed_display_for(quiet),

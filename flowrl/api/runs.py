@@ -8,11 +8,11 @@ from time import perf_counter
 from typing import Any
 
 from flowrl.api.arguments import (
-    count_given,
-    limits_given,
+    joined_watcher,
     override_texts,
-    seed_given,
-    watcher_given,
+    parse_count,
+    parse_limits,
+    parse_seed,
 )
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.runs.display import Watcher
@@ -47,9 +47,9 @@ def resume(
         existing_run_path(str(run)),
         settings=override_texts(set),
         placement=placement,
-        limits=limits_given(steps, train_iters, time),
+        limits=parse_limits(steps, train_iters, time),
         rendezvous=rendezvous,
-        watcher=watcher_given(quiet, watcher),
+        watcher=joined_watcher(quiet, watcher),
         recovers=recover,
         begun_s=begun_s,
     )
@@ -81,15 +81,15 @@ def fork(
     begun_s = perf_counter()
     forked, _, _ = forked_run(
         existing_run_path(str(run)),
-        after_rounds=count_given("at", at),
+        after_rounds=parse_count("at", at),
         settings=override_texts(set),
-        seed=seed_given(seed),
+        seed=parse_seed(seed),
         same_random=same_random,
-        limits=limits_given(steps, train_iters, time),
+        limits=parse_limits(steps, train_iters, time),
         out=out,
         placement=placement,
         rendezvous=rendezvous,
-        watcher=watcher_given(quiet, watcher),
+        watcher=joined_watcher(quiet, watcher),
         recovers=recover,
         begun_s=begun_s,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
 
-from flowrl.api.arguments import count_given, limits_given, watcher_given, words_given
+from flowrl.api.arguments import joined_watcher, parse_count, parse_limits, parse_words
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.runs.display import Watcher
@@ -40,15 +40,15 @@ def record(
     its end. `edges` and `tape` are those of `FlowGraph.record`, and `replay` runs nodes against the tape.
     """
     begun_s = perf_counter()
-    rounds = at if at == 0 else count_given("at", at)
+    rounds = at if at == 0 else parse_count("at", at)
     repeated = repeated_run(
         existing_run_path(str(run)),
         rounds,
-        limits_given(steps, train_iters, time),
+        parse_limits(steps, train_iters, time),
         out=out,
         placement=placement,
         rendezvous=rendezvous,
-        watcher=watcher_given(quiet, watcher),
+        watcher=joined_watcher(quiet, watcher),
         begun_s=begun_s,
     )
     return record_run(repeated, edges, tape)
@@ -57,7 +57,7 @@ def record(
 def record_run(run: Run, edges: str | Iterable[str], tape: str | Path | None) -> RunResult:
     """Run, and record what passes these edges."""
     path = Path(tape) if tape is not None else None
-    run.recording = Recording(find_inputs(run.graph, words_given("edges", edges)), path)
+    run.recording = Recording(find_inputs(run.graph, parse_words("edges", edges)), path)
     return run.run()
 
 
