@@ -28,7 +28,7 @@ WEIGHTS = "_weights"  # the end of the name of the state that brings a group's w
 
 def acts_without_weights(policy: Any) -> bool:
     """Whether the policy of a group, as it is configured, needs no weights."""
-    cls = policy.cls if isinstance(policy, PartSpec) else type(made_policy(policy))
+    cls: Any = policy.cls if isinstance(policy, PartSpec) else type(made_policy(policy))
     return bool(cls.acts_without_weights)
 
 

@@ -98,7 +98,8 @@ class GroupColumns:
 
 def part_dtype(record: np.dtype[Any], group: str) -> np.dtype[Any]:
     """The dtype with which records of all groups are viewed as those of one."""
-    prefix, fields = f"{group}{SEPARATOR}", record.fields or {}
+    prefix = f"{group}{SEPARATOR}"
+    fields: Mapping[str, Any] = record.fields or {}
     own = {name.removeprefix(prefix): f for name, f in fields.items() if name.startswith(prefix)}
     return np.dtype(
         {
