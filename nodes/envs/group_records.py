@@ -38,7 +38,7 @@ class GroupWriters:
     def actions_of(self, action: Any, agents: Sequence[str]) -> dict[str, Any]:
         """The actions of these agents in the action of the env."""
         split = self.columns.split_action(np.asarray(action))
-        found = {}
+        found: dict[str, Any] = {}
         for agent in agents:
             group = self._group_of[agent]
             found |= self._writers[group].actions_of(split[group], [agent])
