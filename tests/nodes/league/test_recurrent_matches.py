@@ -58,7 +58,7 @@ def test_ppo_learns_from_unrolls_of_matches_what_to_remember(tmp_path: Path) -> 
     assert score(graph({**PPO, "model": MLP}, 48, 24), 24, tmp_path / "mlp") < 0.6
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_r2d2_learns_from_sequences_of_matches_what_to_remember(tmp_path: Path) -> None:
     policy = {
         **{"type": "r2d2", "model": GRU, "unroll_steps": 3, "target_steps": 2, "epsilon": 0.3},

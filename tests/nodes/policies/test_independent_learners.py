@@ -31,7 +31,7 @@ def graph(loss: str, epsilon: float) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("loss", "epsilon", "reached"),
     [("mse", 1.0, 7), ("mse", 0.45, 7), ("mse", 0.1, 8), ("huber", 0.45, 8), ("huber", 1.0, 7)],

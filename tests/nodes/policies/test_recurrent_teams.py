@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import flowrl
+from tests.quick_selection import exhaustive_except
 
 GRU = {"type": "gru", "hidden": [], "size": 16}
 MLP = {"type": "mlp", "hidden": [16]}
@@ -55,13 +56,13 @@ def graph(name: str, recurrent: bool) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["vdn", "qmix", "mappo"])
+@pytest.mark.parametrize("name", exhaustive_except([("mappo",)], ["vdn", "qmix", "mappo"]))
 def test_a_recurrent_team_remembers(name: str, tmp_path: Path) -> None:
     run = flowrl.load(graph(name, recurrent=True)).run(seed=0, out=tmp_path / "run", quiet=True)
     assert run.eval_return == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["qmix", "mappo"])
 def test_a_team_without_memory_guesses(name: str, tmp_path: Path) -> None:
     run = flowrl.load(graph(name, recurrent=False)).run(seed=0, out=tmp_path / "run", quiet=True)
