@@ -215,6 +215,7 @@ def test_a_site_that_is_left_out_is_not_started(restarts: SiteRestarts, sites: F
     restarts.start_due()
     assert not sites.epochs
     assert not restarts.absent
+    assert restarts.away == {"a"}
 
 
 def test_the_progress_of_an_instance_sums_up_its_counts() -> None:

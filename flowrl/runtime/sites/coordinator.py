@@ -437,7 +437,7 @@ class Coordinator:
         if still.is_requested or self._leases.completed_rounds < still.rounds:
             return
         still.is_requested = True
-        still.moving = set(self.sites.names) - self._restarts.absent
+        still.moving = set(self.sites.names) - self._restarts.away
         self._announce_stored()
         self._pending_snapshots[still.rounds] = PendingSnapshot({*still.moving})
         self.sites.send(StandStill(still.rounds))
@@ -517,7 +517,7 @@ class Coordinator:
             return
         self._release_snapshots(rounds)
         assert pending.counts is not None
-        for away in self._restarts.absent:
+        for away in self._restarts.away:
             pending.parts = {**self._last_parts.get(away, {}), **pending.parts}
         counts = total([pending.counts, *(self._free_counts | pending.free_counts).values()])
         del self._pending_snapshots[rounds]

@@ -64,7 +64,12 @@ class SiteRestarts:
     @property
     def absent(self) -> set[str]:
         """The sites that were lost, and shall take part again."""
-        return {s for s, known in self._known.items() if not known.joined_s} - self._left_out
+        return self.away - self._left_out
+
+    @property
+    def away(self) -> set[str]:
+        """The sites that do not take part, also those that never shall again."""
+        return {site for site, known in self._known.items() if not known.joined_s}
 
     def expect(self, site: str, is_there: bool) -> None:
         """Have a site that the run can miss. If it is not there yet, it is started when there is a host for it."""
@@ -94,6 +99,8 @@ class SiteRestarts:
         if why:
             known = self._known.setdefault(site, ElasticSite())
             known.why, known.all_losses = why, known.all_losses + 1
+        if site in self._known:
+            self._known[site].joined_s = 0.0
         self._left_out.add(site)
 
     def start_due(self) -> None:
