@@ -161,6 +161,7 @@ class LoadParts:
 class StandStill:
     """The site shall fire nothing until `GoOn`, and answer `StandsStill`. All sites in rounds have completed these."""
 
+    number: int
     rounds: int
 
 
@@ -309,8 +310,9 @@ class SiteProgress:
 
 @dataclass(frozen=True, slots=True)
 class StandsStill:
-    """The answer to `StandStill`: how many tokens the site has sent, by channel."""
+    """The answer to `StandStill` with this number: how many tokens the site has sent, by channel."""
 
+    number: int
     sent: Mapping[str, int]
 
 

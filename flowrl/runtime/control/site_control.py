@@ -62,7 +62,7 @@ class CoordinatorMessages:
         # The completed rounds after which parts of snapshots are to be saved.
         self.saves_at: set[int] = set()
         self.still_after: int | None = None  # the rounds after which the site shall stand still
-        self.standstills = 0  # that were asked for so far
+        self.standstill = 0  # the number of the last one that was asked for
         # What the sites have sent that all stand still, once they do.
         self.sent_tokens: Mapping[str, int] | None = None
         self.stored_pieces = StoredPieces()
@@ -96,7 +96,7 @@ class CoordinatorMessages:
                 self.parts_to_load = command
             elif isinstance(command, StandStill):
                 self.still_after, self.sent_tokens = command.rounds, None
-                self.standstills += 1
+                self.standstill = command.number
             elif isinstance(command, SaveStandingStill):
                 self.sent_tokens = command.sent
             elif isinstance(command, GoOn):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -178,6 +178,7 @@ class Coordinator:
         # Where nodes may lack tokens, no rounds say which tokens are on their way between two sites.
         self._needs_standstill = bool(nodes_that_may_skip_firings(checked.program))
         self._standstill: Standstill | None = None
+        self._standstills = 0  # that were asked for so far
         self._saves_at_end = False  # of a run that needs a standstill
         self._stored_rounds: int | None = None  # of which the sites know that they are stored
         self._continued: Snapshot | None = None
@@ -440,14 +441,15 @@ class Coordinator:
         still.moving = set(self.sites.names) - self._restarts.away
         self._announce_stored()
         self._pending_snapshots[still.rounds] = PendingSnapshot({*still.moving})
-        self.sites.send(StandStill(still.rounds))
+        self._standstills += 1
+        self.sites.send(StandStill(self._standstills, still.rounds))
 
-    def _on_stands_still(self, site: str, sent: Mapping[str, int]) -> None:
+    def _on_stands_still(self, site: str, report: StandsStill) -> None:
         still = self._standstill
-        if still is None:
-            return  # a site was lost meanwhile
+        if still is None or report.number != self._standstills:
+            return  # the answer to one that was given up
         still.moving.discard(site)
-        still.sent.update(sent)
+        still.sent.update(report.sent)
         if not still.moving:
             self.sites.send(SaveStandingStill(still.sent))
 
@@ -468,7 +470,11 @@ class Coordinator:
         while self._standstill is not None:
             self._receive_reports()
             if time.monotonic() > max(deadline, self._last_report_s + RESULTS_S):
+                late = ", ".join(f"'{name}'" for name in sorted(self._standstill.moving))
                 self._go_on()
+                if self.snapshots is not None:
+                    why = f"the sites have not saved their parts within {RESULTS_S:g} s"
+                    self.snapshots.fail(f"{why}; waiting for {late or 'tokens on their way'}")
 
     def _announce_stored(self) -> None:
         """Tell sites which snapshot is stored, so that they do not copy again what it has."""
@@ -593,7 +599,7 @@ class Coordinator:
                 self.snapshots.fail(report.problem)
                 self._go_on()
         elif isinstance(report, StandsStill):
-            self._on_stands_still(site, report.sent)
+            self._on_stands_still(site, report)
         elif isinstance(report, SiteTokenHashes):
             self._reorderer.add_hashes(report.hashes)
         elif isinstance(report, TokenSummary):

@@ -231,14 +231,14 @@ class SiteScheduler(Scheduler):
 
     def _stand_still(self, wait_kind: WaitKind) -> None:
         messages, edges, wait = self._messages, self._site_edges, self._waits.until_coordinator
-        number, rounds = messages.standstills, messages.still_after
+        number, rounds = messages.standstill, messages.still_after
         assert rounds is not None
         self._channels.flush()
         self._reporter.report(self)
-        self._reporter.send(StandsStill(edges.sent_tokens()))
+        self._reporter.send(StandsStill(number, edges.sent_tokens()))
 
         def is_over() -> bool:
-            return messages.still_after is None or messages.standstills != number
+            return messages.still_after is None or messages.standstill != number
 
         def may_save() -> bool:
             return messages.sent_tokens is not None and edges.have_arrived(messages.sent_tokens)
