@@ -42,6 +42,10 @@ ELSEWHERE = [
     ("docs/nodes", "class Balance", "tests/test_docs.py"),
     ("docs/nodes", "# my_layers.py", "tests/test_docs.py"),
     ("docs/nodes", "my_layers:Sines", "tests/test_docs.py"),
+    ("docs/nodes", "# my_module.py", "tests/test_docs.py"),
+    ("docs/nodes", "my_module:Net", "tests/test_docs.py"),
+    ("docs/nodes", "# my_exploring.py", "tests/test_docs.py"),
+    ("docs/nodes", "my_exploring:Repeat", "tests/test_docs.py"),
     ("docs/algorithms", "# baseline.py", "tests/examples/test_my_algorithm.py"),
     ("docs/algorithms", "baseline:Baseline", "tests/examples/test_my_algorithm.py"),
     ("docs/edits", "type: her", "tests/nodes/rewards/test_edits.py"),
@@ -185,6 +189,25 @@ def test_a_layer_is_as_short_as_it_is_shown(tmp_path: Path) -> None:
     assert result.train_iters == 2
     weights = load_file(tmp_path / "run" / "checkpoints" / "last.safetensors")
     assert any(array.shape == (64, 4) for array in weights.values())
+
+
+@pytest.mark.parametrize(
+    ("module", "extends"),
+    [
+        ("my_module", "cartpole_ppo"),
+        ("my_module", "cartpole_a2c"),
+        ("my_exploring", "cartpole_dqn"),
+    ],
+)
+def test_modules_and_exploring_steps_are_as_short_as_they_are_shown(
+    tmp_path: Path, module: str, extends: str
+) -> None:
+    [code] = [text for *_, text in sections("docs/nodes") if text.startswith(f"# {module}.py")]
+    [graph] = [text for *_, text in sections("docs/nodes") if f"{module}:" in text]
+    (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
+    (tmp_path / "shown.yaml").write_text(f"extends: {extends}\n{graph}")
+    result = load(tmp_path / "shown.yaml").run(train_iters=1, out=tmp_path / "run", quiet=True)
+    assert result.train_iters == 1
 
 
 def test_the_nodes_on_the_page_can_be_fired_and_described() -> None:

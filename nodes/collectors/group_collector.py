@@ -90,7 +90,12 @@ class GroupCollector(Node):
             for name, policy in policies.items()
         }
         facts = acting_facts(config, policies, surroundings.runs_here)
-        return Facts(outs=outs, env_steps=None if config.counts else 0, **facts)
+        return Facts(
+            outs=outs,
+            cuts_episodes=frozenset(outs),
+            env_steps=None if config.counts else 0,
+            **facts,
+        )
 
     def setup(self) -> None:
         self._grouped = GroupedEnvs(self.envs)

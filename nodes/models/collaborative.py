@@ -50,7 +50,8 @@ class CollaborativeModel(Model):
         device: str = CPU,
     ) -> InferenceModel:
         if device != CPU or self.acts_in_torch(obs, heads):
-            return super().inference_model(obs, heads, wanted, rng, device)
+            needed = {name: heads[name] for name in wanted}
+            return super().inference_model(obs, needed, wanted, rng, device)
         parts = {
             name: self.model.inference_model(obs, heads, wanted, rng) for name in (ALONE, TOGETHER)
         }

@@ -99,8 +99,8 @@ class Model(Part):
 
         Noisy layers draw their noise from `rng`; without it they act without noise.
         """
-        module = self.build(obs, {name: heads[name] for name in wanted}, seed=0)
-        return TorchInference(module, heads, wanted, rng, device)
+        # With all heads, as `is_acting_parameter` has all parameters sent.
+        return TorchInference(self.build(obs, heads, seed=0), heads, wanted, rng, device)
 
     def memory_columns(self) -> Schema:
         """The memory of a recurrent model, for one env."""
@@ -221,7 +221,8 @@ class LayeredModel(Model):
         device: str = CPU,
     ) -> InferenceModel:
         if device != CPU or self.acts_in_torch(obs, heads):
-            return super().inference_model(obs, heads, wanted, rng, device)
+            module = self.build(obs, {name: heads[name] for name in wanted}, seed=0)
+            return TorchInference(module, heads, wanted, rng, device)
         c = self.config
         return NumpyModel(
             obs,
