@@ -6,7 +6,7 @@ import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic.fields import FieldInfo
 
@@ -161,6 +161,8 @@ def type_words(annotation: Any) -> str:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
         return " | ".join(map(str, inner))
+    if origin is Annotated:
+        return type_words(inner[0])
     if origin in (typing.Union, types.UnionType):
         return " | ".join(map(type_words, inner))
     if origin is not None:

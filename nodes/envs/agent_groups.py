@@ -13,6 +13,8 @@ from flowrl.core.config import Config, param
 from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
 
+Groups = Mapping[str, Sequence[str]]  # the agents of each group, by its name
+
 BY_SPACES: Literal["spaces"] = "spaces"
 
 

@@ -10,11 +10,10 @@ import numpy as np
 from flowrl.core.batch import Array, Schema
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.agent_columns import GroupColumns, part_dtype
+from flowrl.nodes.envs.agent_groups import Groups
 from flowrl.nodes.envs.agent_records import RecordWriter
 from flowrl.nodes.envs.parallel_api import common_space
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
-
-Groups = Mapping[str, Sequence[str]]  # the agents of each group, by its name
 
 
 class GroupWriters:

@@ -11,9 +11,8 @@ from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.envs.agent_columns import AgentColumns, GroupColumns
-from flowrl.nodes.envs.agent_groups import AgentGroups, Agents, Team, group_agents
+from flowrl.nodes.envs.agent_groups import AgentGroups, Agents, Groups, Team, group_agents
 from flowrl.nodes.envs.entry_points import import_entry_point
-from flowrl.nodes.envs.group_records import Groups
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.info import info_columns
 from flowrl.nodes.envs.parallel_api import (

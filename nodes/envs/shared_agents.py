@@ -12,7 +12,8 @@ import numpy as np
 
 from flowrl.core.batch import Array, Schema
 from flowrl.nodes.envs.agent_columns import ACTED, ACTIVE, TERMINATED, TRUNCATED
-from flowrl.nodes.envs.group_records import Groups, make_writer
+from flowrl.nodes.envs.agent_groups import Groups
+from flowrl.nodes.envs.group_records import make_writer
 from flowrl.nodes.envs.parallel_api import while_no_other_is_made
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -183,6 +183,7 @@ def test_showing_the_catalogue_loads_no_framework() -> None:
         (dict[str, Any], "dict[str, any]"),
         (tuple[int, ...], "tuple[int, …]"),
         (list[Literal["a"]] | int, "list[a] | int"),
+        (dict[str, Annotated[float | int, print]], "dict[str, float | int]"),
     ],
 )
 def test_types_in_words(annotation: Any, words: str) -> None:
