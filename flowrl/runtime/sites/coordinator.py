@@ -9,33 +9,25 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 from math import inf
-from typing import Any
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.checks.lossy_edges import may_lack_tokens_anywhere, nodes_that_may_skip_firings
 from flowrl.checks.site_kinds import elastic_sites, free_sites, paced_sites, rounds_behind
-from flowrl.core.batch import Array
 from flowrl.core.context import VerdictRecord
-from flowrl.core.errors import RunError
-from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
 from flowrl.graph.site_layout import SiteLayout
-from flowrl.runtime.control.count_ledger import CountLedger, difference, total
+from flowrl.runtime.control.count_ledger import CountLedger
 from flowrl.runtime.control.cuts import CutPlanner, completed_at, is_earlier
 from flowrl.runtime.control.leases import Leases
 from flowrl.runtime.control.messages import (
     CutAt,
-    GoOn,
     GrantLease,
     HaltFreeSite,
     HashTokens,
     HoldRounds,
     JoinRun,
-    LoadParts,
     MakingNode,
     PartsLoaded,
     PartsNotSaved,
@@ -44,8 +36,6 @@ from flowrl.runtime.control.messages import (
     RoundsHeld,
     SavedParts,
     SavedPieces,
-    SavePartsAt,
-    SaveStandingStill,
     SendResults,
     SiteAtCut,
     SiteClosed,
@@ -53,13 +43,8 @@ from flowrl.runtime.control.messages import (
     SiteReady,
     SiteResults,
     SiteTokenHashes,
-    SnapshotStored,
     StandsStill,
-    StandStill,
     TrainItersReached,
-    decode_parts,
-    encode_parts,
-    with_pieces,
 )
 from flowrl.runtime.control.record_reorderer import RecordReorderer
 from flowrl.runtime.disturbances import Disturbance
@@ -68,11 +53,10 @@ from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSink
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.sites.launched_sites import LaunchedSites, RemoteHosts, SiteFailed, SiteLost
-from flowrl.runtime.sites.part_sites import site_of_parts
 from flowrl.runtime.sites.silence_watch import SilenceWatch
 from flowrl.runtime.sites.site_restarts import ElasticProgress, SiteRestarts
 from flowrl.runtime.sites.site_statuses import SiteStatuses
-from flowrl.runtime.snapshot import node_key
+from flowrl.runtime.sites.snapshot_assembly import SnapshotAssembly
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSink
 from flowrl.runtime.status import Activity, NodeStats, SiteStatus, in_graph_order
 from flowrl.runtime.token_hashing import TokenHashSink
@@ -91,33 +75,6 @@ MILESTONES: dict[Milestone, str] = {  # with the error text for a site that does
     SiteResults: "did not send its results",
     SiteClosed: "did not close its nodes",
 }
-
-
-@dataclass(slots=True)
-class PendingSnapshot:
-    """A snapshot of which some parts are missing."""
-
-    sites: set[str]  # whose parts are missing
-    parts: dict[str, SavedState] = field(default_factory=dict)
-    pieces: dict[str, dict[str, dict[int, Array]]] = field(default_factory=dict)  # by part, array
-    # At its end of a round, once all sites in rounds have reached it: without the counts of free sites.
-    counts: Count | None = None
-    free_counts: dict[str, Count] = field(
-        default_factory=dict
-    )  # of free sites, when they saved their parts
-    mark: Any = None
-
-
-@dataclass(slots=True)
-class Standstill:
-    """All sites stand still for a snapshot after these rounds, because otherwise tokens would be lost on their way."""
-
-    rounds: int
-    is_requested: bool = (
-        False  # whether the sites were told, once those in rounds have completed these
-    )
-    moving: set[str] = field(default_factory=set)  # the sites that have not answered
-    sent: dict[str, int] = field(default_factory=dict)  # tokens, by channel
 
 
 class Coordinator:
@@ -173,20 +130,17 @@ class Coordinator:
         self._cut_requested_s = inf  # the time of the first request
         self._last_report_s = 0.0  # the time of the last report
         self.summaries: dict[int, TokenSummary] = {}
-        self.snapshots: SnapshotSink | None = None
-        self._pending_snapshots: dict[int, PendingSnapshot] = {}  # by completed rounds
-        # Where nodes may lack tokens, no rounds say which tokens are on their way between two sites.
-        self._needs_standstill = bool(nodes_that_may_skip_firings(checked.program))
-        self._standstill: Standstill | None = None
-        self._standstills = 0  # that were asked for so far
-        self._saves_at_end = False  # of a run that needs a standstill
-        self._stored_rounds: int | None = None  # of which the sites know that they are stored
+        self._assembly = SnapshotAssembly(
+            checked,
+            layout,
+            self.sites,
+            self._restarts,
+            self._leases,
+            self._ledger,
+            release_records=lambda rounds: self._reorderer.release_before(rounds, self._cut),
+            settle=lambda: self._settle(self._leases.granted),
+        )
         self._continued: Snapshot | None = None
-        self._part_sites = site_of_parts(checked, layout)
-        self._free_counts: dict[str, Count] = {}  # by free site, since this part of the run began
-        self._may_begin_anew = elastic_sites(checked, layout)
-        # By elastic site: the parts that it has saved last, for snapshots that are saved while it is away.
-        self._last_parts: dict[str, dict[str, SavedState]] = {}
         self._peek_requests: deque[PeekRequest] = deque()
         self._disturbances: deque[Disturbance] = deque()
         self._recorded: tuple[str, ...] = ()  # the inputs whose tokens are recorded
@@ -197,6 +151,14 @@ class Coordinator:
             self._expect(site, is_there=site not in layout.absent)
 
     # the methods of `Executor`
+
+    @property
+    def snapshots(self) -> SnapshotSink | None:
+        return self._assembly.sink
+
+    @snapshots.setter
+    def snapshots(self, sink: SnapshotSink | None) -> None:
+        self._assembly.sink = sink
 
     @property
     def counts(self) -> Count:
@@ -267,9 +229,7 @@ class Coordinator:
             self.sites.send(CutAt(self._cut))
         if self._continued is not None:
             self._load_parts(self._continued)
-        if self.snapshots is not None:
-            begun = self._leases.granted  # 0, or the rounds after which a run continues
-            self._save_at(rounds for rounds in self.snapshots.schedule.known if rounds > begun)
+        self._assembly.begin_after(self._leases.granted)  # 0, or where the run continues
         self.began_s = began = time.perf_counter()
         while self._pending_sites[SiteAtCut]:
             self._grant_lease(time.perf_counter() - began)
@@ -284,9 +244,9 @@ class Coordinator:
                 self.sites.disturb(self._disturbances.popleft())
         self.ended_s = time.perf_counter()
         assert self._cut is not None
-        self._release_snapshots(completed_at(self._cut))
-        if self._saves_at_end and len(self._cut) == 1:
-            self._save_at_end(completed_at(self._cut))
+        self._assembly.mark_completed(completed_at(self._cut))
+        if len(self._cut) == 1:
+            self._assembly.save_at_end(completed_at(self._cut), self._receive_reports)
         self._reorderer.release_before(None, self._cut)
         self.sites.send(SendResults())
         self._wait_for(SiteResults, RESULTS_S)
@@ -326,18 +286,13 @@ class Coordinator:
 
     def _grant_lease(self, firing_s: float) -> None:
         """Let sites begin more rounds, and let learners' sites forget states that no cut can recall."""
-        if self._standstill is not None:
-            self._stand_still(self._standstill)
+        if self._assembly.is_standing_still:
+            self._assembly.stand_still()
             return
         leases, before = self._leases, self._leases.granted
         granted = leases.grant(firing_s)
         if granted is not None:
-            if self.snapshots is not None:  # no site can have completed the first of these rounds
-                due = self.snapshots.schedule.due_within(before + 1, granted)
-                if not self._needs_standstill:
-                    self._save_at(due)
-                elif due - self.snapshots.schedule.known:
-                    self._standstill = Standstill(granted)
+            self._assembly.save_within(before + 1, granted)
             self._settle(granted)
 
     def _settle(self, granted: int) -> None:
@@ -353,7 +308,7 @@ class Coordinator:
     def _release_records(self) -> None:
         """Release the records of rounds that all sites have completed, and sum up their counts."""
         completed = self._leases.completed_rounds
-        self._release_snapshots(completed)
+        self._assembly.mark_completed(completed)
         self._reorderer.release_before(completed, self._cut)
         # The counts of the round of the cut stay apart: `_find_cuts` asks in which round a limit was reached.
         self._ledger.settle(completed if self._cut is None else min(completed, self._cut[0]))
@@ -394,7 +349,7 @@ class Coordinator:
     def _lose(self, site: str, why: str) -> None:
         """Go on without a site, until it is started again. At the end of a run it is not."""
         self._silence.ignore(site)
-        self._go_on()  # tokens that the lost site has sent may never arrive
+        self._assembly.go_on()  # tokens that the lost site has sent may never arrive
         if site not in self._rounds_of_lost:
             self._rounds_of_lost[site] = self._leases.remove(site)
         if self._cut_requested_s < inf or site not in self._pending_sites[SiteAtCut]:
@@ -421,142 +376,13 @@ class Coordinator:
         send_to(site, JoinRun(rounds, self._progress.of_site(site)))
         self._settle(self._leases.granted)
 
-    # snapshots
-
-    def _save_at(self, rounds: Iterable[int]) -> None:
-        """Let all sites save their parts when they have completed these rounds."""
-        self._announce_stored()
-        for number in sorted(set(rounds) - self._pending_snapshots.keys()):
-            if self._needs_standstill:
-                self._saves_at_end = True
-                continue
-            self._pending_snapshots[number] = PendingSnapshot(set(self.sites.names))
-            self.sites.send(SavePartsAt(number))
-
-    def _stand_still(self, still: Standstill) -> None:
-        """Let all sites stand still once those in rounds have completed the last ones of their lease."""
-        if still.is_requested or self._leases.completed_rounds < still.rounds:
-            return
-        still.is_requested = True
-        still.moving = set(self.sites.names) - self._restarts.away
-        self._announce_stored()
-        self._pending_snapshots[still.rounds] = PendingSnapshot({*still.moving})
-        self._standstills += 1
-        self.sites.send(StandStill(self._standstills, still.rounds))
-
-    def _on_stands_still(self, site: str, report: StandsStill) -> None:
-        still = self._standstill
-        if still is None or report.number != self._standstills:
-            return  # the answer to one that was given up
-        still.moving.discard(site)
-        still.sent.update(report.sent)
-        if not still.moving:
-            self.sites.send(SaveStandingStill(still.sent))
-
-    def _go_on(self) -> None:
-        """Let sites that stand still fire again: the snapshot is complete, or cannot be saved."""
-        still, self._standstill = self._standstill, None
-        if still is not None and still.is_requested:
-            self._pending_snapshots.pop(still.rounds, None)
-            self.sites.send(GoOn())
-
-    def _save_at_end(self, rounds: int) -> None:
-        """Save the snapshot of the cut, in which no site fires any more."""
-        if self._standstill is not None:
-            self._go_on()
-        self._standstill = Standstill(rounds)
-        self._stand_still(self._standstill)
-        deadline = time.monotonic() + RESULTS_S
-        while self._standstill is not None:
-            self._receive_reports()
-            if time.monotonic() > max(deadline, self._last_report_s + RESULTS_S):
-                late = ", ".join(f"'{name}'" for name in sorted(self._standstill.moving))
-                self._go_on()
-                if self.snapshots is not None:
-                    why = f"the sites have not saved their parts within {RESULTS_S:g} s"
-                    self.snapshots.fail(f"{why}; waiting for {late or 'tokens on their way'}")
-
-    def _announce_stored(self) -> None:
-        """Tell sites which snapshot is stored, so that they do not copy again what it has."""
-        rounds = None if self.snapshots is None else self.snapshots.stored_rounds
-        if rounds is not None and rounds != self._stored_rounds:
-            self._stored_rounds = rounds
-            self.sites.send(SnapshotStored(rounds))
-
-    def _release_snapshots(self, completed: int) -> None:
-        """Mark the run's files for snapshots of rounds that all sites have completed, at the end of those rounds."""
-        for rounds, pending in sorted(self._pending_snapshots.items()):
-            if rounds <= completed and pending.counts is None and self.snapshots is not None:
-                self._reorderer.release_before(rounds, self._cut)
-                so_far = self._ledger.counts_at((rounds - 1,))
-                pending.counts = difference(so_far, total(self._free_counts.values()))
-                pending.mark = self.snapshots.mark()
-                # Sites send their parts when no cut can fall before.
-                self._settle(self._leases.granted)
-
-    def _add_pieces(self, saved: SavedPieces) -> None:
-        if (pending := self._pending_snapshots.get(saved.rounds)) is not None:
-            arrays = pending.pieces.setdefault(saved.key, {})
-            new = zip(saved.indices, saved.pieces, strict=True)
-            arrays.setdefault(saved.name, {}).update(new)
-
-    def _add_parts(self, site: str, saved: SavedParts) -> None:
-        pending = self._pending_snapshots.get(saved.rounds)
-        if pending is None:
-            return  # another site could not save its parts
-        own = {
-            key: with_pieces(part, pending.pieces.pop(key, {}))
-            for key, part in decode_parts(saved.parts).items()
-        }
-        pending.parts |= own
-        if site in self._free_counts:
-            pending.free_counts[site] = self._free_counts[site]
-        # Pieces that are stored already are found in the snapshots before, but not for ever.
-        if site in self._may_begin_anew and not any(part.pieces for part in own.values()):
-            self._last_parts[site] = own
-        self._complete_snapshot(saved.rounds, pending, site)
-
-    def _complete_snapshot(self, rounds: int, pending: PendingSnapshot, site: str) -> None:
-        """Wait no more for the parts of this site, and write the snapshot if they were the last ones."""
-        pending.sites.discard(site)
-        if pending.sites or self.snapshots is None:
-            return
-        self._release_snapshots(rounds)
-        assert pending.counts is not None
-        for away in self._restarts.away:
-            pending.parts = {**self._last_parts.get(away, {}), **pending.parts}
-        counts = total([pending.counts, *(self._free_counts | pending.free_counts).values()])
-        del self._pending_snapshots[rounds]
-        self._go_on()
-        self.snapshots.write(Snapshot(rounds, counts, pending.mark, pending.parts))
-
     def _load_parts(self, snapshot: Snapshot) -> None:
         """Let all sites load their parts of a snapshot, and count from there."""
-        own: dict[str, dict[str, SavedState]] = {name: {} for name in self.sites.names}
-        for key, saved in snapshot.parts.items():
-            if key not in self._part_sites:
-                raise RunError(f"the snapshot has the part '{key}', which the graph does not have")
-            own[self._part_sites[key]][key] = saved
-        fired = self._fired_without_rounds(snapshot)
-        for name, parts in own.items():
-            if name in self._may_begin_anew:
-                self._last_parts[name] = parts
-            elif not parts:
-                raise RunError(f"the snapshot has no part of site '{name}'; it is of another graph")
-            if name not in self._restarts.absent:
-                load = LoadParts(snapshot.rounds, encode_parts(parts), fired)
-                self.sites.send_to(name, load)
+        self._assembly.send_parts(snapshot)
         self._leases.begin_after(snapshot.rounds)
         self._ledger.settled = snapshot.counts
         self._newest_round = snapshot.rounds
         self._wait_for(PartsLoaded, START_S)
-
-    def _fired_without_rounds(self, snapshot: Snapshot) -> dict[str, int]:
-        """Return how often nodes had fired that may lack tokens and pace others."""
-        program = self.checked.program
-        pacers = {paced.source.node for paced in program.paced} & may_lack_tokens_anywhere(program)
-        parts = {name: snapshot.parts.get(node_key(name)) for name in pacers}
-        return {name: int(part.state_dict()["fired"]) for name, part in parts.items() if part}
 
     def _halt_free_sites(self) -> None:
         """Halt free sites once all other sites have reached the cut."""
@@ -572,7 +398,8 @@ class Coordinator:
 
     # reports
 
-    def _receive_reports(self) -> None:
+    def _receive_reports(self) -> float:
+        """Process the reports that have arrived; return the time of the last one."""
         for site, report in self.sites.receive():
             self._last_report_s = time.monotonic()
             self._process_report(site, report)
@@ -582,6 +409,7 @@ class Coordinator:
             self._lose(site, why)
         if not self._pending_sites[SiteReady]:  # a site that is being made gives no sign of life
             self._silence.check()
+        return self._last_report_s
 
     def _process_report(self, site: str, report: Report) -> None:
         if isinstance(report, SiteProgress):
@@ -591,15 +419,13 @@ class Coordinator:
             if site not in self._unsynchronised_sites:
                 self._newest_round = max(self._newest_round, report.begun - 1)
         elif isinstance(report, SavedPieces):
-            self._add_pieces(report)
+            self._assembly.add_pieces(report)
         elif isinstance(report, SavedParts):
-            self._add_parts(site, report)
+            self._assembly.add_parts(site, report)
         elif isinstance(report, PartsNotSaved):
-            if self._pending_snapshots.pop(report.rounds, None) and self.snapshots is not None:
-                self.snapshots.fail(report.problem)
-                self._go_on()
+            self._assembly.give_up(report)
         elif isinstance(report, StandsStill):
-            self._on_stands_still(site, report)
+            self._assembly.on_stands_still(site, report)
         elif isinstance(report, SiteTokenHashes):
             self._reorderer.add_hashes(report.hashes)
         elif isinstance(report, TokenSummary):
@@ -631,11 +457,7 @@ class Coordinator:
         self._statuses.update(progress.status)
         (self._ledger.add_settled if is_free else self._ledger.add)(progress.counts)
         if is_free:
-            counted = [
-                self._free_counts.get(site, Count()),
-                *(one.counts for one in progress.counts),
-            ]
-            self._free_counts[site] = total(counted)
+            self._assembly.count_free(site, progress.counts)
         for record in progress.records:
             (self._reorderer.emit_now if is_free else self._reorderer.add)(record)
             if isinstance(record.record, VerdictRecord):
@@ -669,8 +491,7 @@ class Coordinator:
             self._sites_to_hold = set(self.sites.names) - self._restarts.absent
             self.sites.send(HoldRounds())
         elif not self._sites_to_hold:
-            if self.snapshots is not None:
-                self._save_at([self._newest_round + 1])
+            self._assembly.save_after([self._newest_round + 1])
             self._cut_at((self._newest_round,), self._requested_cut)
             self._requested_cut = None
             if self._cut is not None:
