@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -37,6 +38,9 @@ from tests.sites.perturbed_environment import perturbed_environment
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+# A shell that runs the tests in the background lets them, and every process that they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Thousands of runs note the state of this repository.
 environment.git_state = cache(environment.git_state)
 RUNTIME_FOLDER = os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="flowrl-")

@@ -170,9 +170,7 @@ class ConnectionGuard:
             self._refuse(fd, TOO_MANY)
         elif self._unknown() > self._limits.unknown:
             self._check_connections_again()  # some may be authenticated by now
-            if self._unknown() > self._limits.unknown:
-                self._count(TOO_MANY)
-                self._close_an_unknown(fd)
+            self._make_room(fd)
 
     def _on_disconnected(self, fd: int) -> None:
         """Forget a connection, and count it if it has not authenticated. Those that the guard closed are counted."""
@@ -198,16 +196,19 @@ class ConnectionGuard:
     def _check_connections(self) -> None:
         """Find out which connections have authenticated, and close those with too many unread bytes."""
         for fd, connection in self._connections.items():
-            carried = None if connection.is_closing else self._carried_bytes(fd)
-            if carried is None:
-                continue
-            sent, received = carried
-            if sent > self._known_from_bytes:
-                connection.is_known = True
-            if connection.has_been_read:
-                connection.has_been_read, connection.read_bytes = False, received
-            if received - connection.read_bytes > self._limits.unread_bytes:
-                self._refuse(fd, ENDLESS)
+            self._check(fd, connection)
+
+    def _check(self, fd: int, connection: AcceptedConnection) -> None:
+        carried = None if connection.is_closing else self._carried_bytes(fd)
+        if carried is None:
+            return
+        sent, received = carried
+        if sent > self._known_from_bytes:
+            connection.is_known = True
+        if connection.has_been_read:
+            connection.has_been_read, connection.read_bytes = False, received
+        if received - connection.read_bytes > self._limits.unread_bytes:
+            self._refuse(fd, ENDLESS)
 
     def _carried_bytes(self, fd: int) -> tuple[int, int] | None:
         """Return how many bytes a connection has sent and received, or None if that is not known."""
@@ -220,12 +221,18 @@ class ConnectionGuard:
 
         return None if TCP_INFO is None else self._use(fd, read_counts)
 
-    def _close_an_unknown(self, newest: int) -> None:
-        """Close the oldest connection that has not authenticated, or the newest one if the oldest is young."""
-        unknown = (f for f, c in self._connections.items() if not (c.is_known or c.is_closing))
-        oldest = next(unknown, newest)
-        is_young = time.monotonic() - self._connections[oldest].accepted_s < MIN_HANDSHAKE_S
-        self._close(newest if is_young else oldest)
+    def _make_room(self, newest: int) -> None:
+        """While too many have not authenticated, close the oldest of them, or the newest one if the oldest is young."""
+        while self._unknown() > self._limits.unknown:
+            fd, oldest = next(
+                (f, c) for f, c in self._connections.items() if not (c.is_known or c.is_closing)
+            )
+            self._check(fd, oldest)
+            if oldest.is_known or oldest.is_closing:
+                continue  # it has authenticated since the last check of all
+            is_young = time.monotonic() - oldest.accepted_s < MIN_HANDSHAKE_S
+            self._refuse(newest if is_young else fd, TOO_MANY)
+            return
 
     def _refuse(self, fd: int, reason: str) -> None:
         self._count(reason)

@@ -144,7 +144,11 @@ def spaces(cls: type[Any]) -> dict[str, Any]:
 
 def required(cls: type[Any]) -> dict[str, Any]:
     """What the class cannot be made without, so that one wrong value is the only mistake."""
-    known = {"env": Gymnasium(id="CartPole-v1"), "policy": policy()}
+    known = {
+        "env": Gymnasium(id="CartPole-v1"),
+        "policy": policy(),
+        "policies": {"all": policy()},
+    }
     fields = cls.Config.model_fields.items()
     params = {name: known.get(name, 1) for name, field in fields if field.is_required()}
     return {**params, **(spaces(cls) if issubclass(cls, Policy) else {})}

@@ -78,6 +78,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     **{f"spread_{name}": {**PPO, "collector.n_sample": 160} for name in ("coma", "happo", "mappo")},
     **dict.fromkeys(("spread_maddpg", "spread_masac"), SPREAD_REPLAYED),
     "twostep_qmix": DQN,
+    "foraging_mappo": {**PPO, "collector.n_sample": 160},
     **dict.fromkeys((f"spread_{name}" for name in DECOMPOSED), SPREAD_REPLAYED),
     **{f"cartpole_{name}": DQN for name in VALUE_BASED},
     **{f"pendulum_{name}": SHORT_EPISODES for name in PENDULUM},
@@ -115,6 +116,7 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     **{f"spread_{name}": -1000 for name in SPREAD},
     **dict.fromkeys(("spread_ippo", "spread_iql", "speaker_ppo", "tag_ppo"), -1000),
     "twostep_qmix": 6,
+    "foraging_mappo": 0,
     **{f"pendulum_{name}": -1800 for name in (*PENDULUM, "sac_record", "sac_trex")},
 }
 UNREACHABLE_RETURN = 1e9
