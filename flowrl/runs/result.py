@@ -45,7 +45,7 @@ class RunResult:
     recoveries: int = 0  # how often the run lost a site and went on by itself
     parent: dict[str, Any] | None = None  # the run from which it was forked, and its snapshot
     snapshot_rounds: int | None = None  # the completed rounds of the newest snapshot
-    state_digest: str = ""  # of everything that the snapshot holds
+    state_digest: str | None = None  # of everything that the snapshot holds
     resume: str = ""  # the command that continues the run from there
     setup_s: float = 0.0  # of `wall_s`: before the first firing
     training_s: float = 0.0  # from there to the cut
