@@ -60,7 +60,7 @@ nodes:
 VALUES = """
 extends: g.yaml
 nodes:
-  buffer: {type: naive_buffer, size: 500, batch_size: 32, updates_per_push: 1}
+  buffer: {type: naive_buffer, size: 500, batch_size: 32, updates_per_push: 1, policy: {type: dqn, nstep: 3}}
   wolves: {policy: {type: dqn, nstep: 3}}
   collector: {policies: {wolves: {type: dqn, nstep: 3}}}
   evaluator: {policies: {wolves: {type: dqn, nstep: 3}}}
