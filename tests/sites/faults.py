@@ -58,6 +58,11 @@ class ActiveRun:
                     found.append(int(path.parent.name))
         return sorted(set(found) - {self.process.pid})
 
+    def site_pids(self) -> list[int]:
+        """Return the processes of the run's sites, and those from which they are forked."""
+        server = "flowrl.runtime.sites.fork_server"
+        return [pid for pid in self.child_pids() if server in command_of(pid)]
+
     def wait_for_text(self, text: str, name: str = "metrics.jsonl") -> None:
         """Wait until a file of the run's folder contains a text."""
         deadline = time.monotonic() + STARTS_S
@@ -172,12 +177,10 @@ KILLED_MESSAGE = re.compile(
 def kill_once(folder: Path, draw: random.Random) -> str:
     """Kill a random process at a random moment of a run, check the end, and return what happened."""
     with start_run(folder, graph_to_kill(), placement="processes") as run:
-        while not run.child_pids() and run.process.poll() is None:
+        while not run.site_pids() and run.process.poll() is None:
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 1.2))
-        victims = [
-            pid for pid in run.child_pids() if "flowrl.runtime.sites.fork_server" in command_of(pid)
-        ]
+        victims = run.site_pids()
         victim = draw.choice(victims) if victims else None
         ended = False
         if victim is not None:
@@ -186,8 +189,10 @@ def kill_once(folder: Path, draw: random.Random) -> str:
             except ProcessLookupError:
                 ended = True
         end = run.wait_for_end()
-    if end.status == 0:  # the run was complete already
+    if end.status == 0:
         assert end.summary["status"] == "finished"
+        if end.summary["recoveries"]:  # from the loss of a process before its first firing
+            return "recovered"
         return "no process" if victim is None or ended else "after the end"
     assert end.status == 1, (end.status, end.err)
     assert end.summary["status"] == "failed"

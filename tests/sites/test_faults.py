@@ -247,4 +247,5 @@ def test_sites_end_with_a_killed_fork_server_which_is_named(tmp_path: Path) -> N
 @slow
 def test_thirty_kills_at_random_moments(tmp_path: Path) -> None:
     """`python -m tests.sites.faults` kills a hundred."""
-    assert count_kills(30, int(time.time()), tmp_path)["killed"] >= 8  # a run may end first
+    found = count_kills(30, int(time.time()), tmp_path)
+    assert found["killed"] + found["recovered"] >= 8  # a run may end first
