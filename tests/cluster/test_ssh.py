@@ -163,6 +163,7 @@ def package(folder: Path, name: str, version: str, files: dict[str, str]) -> Non
         wheel.writestr(f"{info}/RECORD", "")
 
 
+@pytest.mark.exhaustive  # pip installs packages, one by one
 def test_flowrl_is_installed_where_only_python_is(tmp_path: Path) -> None:
     """The index of the machine has packages that are empty, but for one that finds the true ones."""
     index = tmp_path / "index"

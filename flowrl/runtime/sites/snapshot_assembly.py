@@ -253,7 +253,8 @@ class SnapshotAssembly:
             return
         self.mark_completed(rounds)
         assert pending.counts is not None
-        if self._standstill is not None:  # free sites have fired, and counted, until they stood still
+        if self._standstill is not None:
+            # Free sites have fired, and counted, until they stood still.
             pending.mark = self.sink.mark()
         for away in self._restarts.away:
             pending.parts = {**self._last_parts.get(away, {}), **pending.parts}
