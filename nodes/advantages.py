@@ -24,10 +24,8 @@ ESTIMATES: Schema = {name: Column("float32") for name in (ADVANTAGE, RETURN, VAL
 
 VALUE_WEIGHTS = "value network"  # what weights come with if collectors compute advantages
 VALUES = "values/"  # the prefix of the value network among the weights that collectors get
-RETURN_MEAN, RETURN_STD = (
-    "return_mean",
-    "return_std",
-)  # among them: the scale of values that are normalised
+# Among them: the scale of values that are normalised.
+RETURN_MEAN, RETURN_STD = "return_mean", "return_std"
 
 AdvantagePlace = Literal["learner", "collector"]
 

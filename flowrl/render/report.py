@@ -16,9 +16,8 @@ from flowrl.graph.model import Edge, NodeSpec, paths_text
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.render.placement_needs import PlacementNeeds
 
-LARGE_COPY_BYTES = (
-    64 << 20
-)  # copies of this size are told of a graph that does not say how often it saves snapshots
+# Of a graph that does not say how often it saves snapshots, copies of this size are told.
+LARGE_COPY_BYTES = 64 << 20
 
 
 def check_text(

@@ -90,9 +90,7 @@ def states_by_learner(graph: Graph, path: Path) -> dict[str, State]:
     """The weights in a checkpoint's file, by the learners whose weights they are."""
     found: dict[str, State] = {}
     states, _ = read_all_acting(path)
-    for key in sorted(
-        states, reverse=True
-    ):  # of several outputs of a learner, the first by name counts
+    for key in sorted(states, reverse=True):  # of a learner's outputs, the first by name counts
         found[_learner_of(graph, key, path).name] = states[key]
     return found
 

@@ -61,9 +61,8 @@ class SiteEdgeFactory(EdgeFactory):
         self._may_skip = nodes_that_may_skip_firings(checked.program)
         self._warm_up_rounds = sum(warm.rounds for warm in checked.program.warmup)
         self.waits.take_in = self._take_in_for_skipped_firings
-        self.stands_still = (
-            False  # so that it takes in all tokens, for which their producers may wait
-        )
+        # Whether all tokens are taken in, because their producers may wait for that.
+        self.stands_still = False
         self._state_inputs: dict[tuple[PortRef, int], Take] = {}
         self._newest_views: list[NewestView] = []
         self._round_end_views: list[RoundEndView] = []
