@@ -33,4 +33,4 @@ class AbsentPeer(Connection[ReferenceFrame]):
         return ReferenceFrame([], 0)
 
     def send(self, packed: ReferenceFrame) -> None:
-        """Drop the frame."""
+        """Drop the frame: its channel begins anew when the site joins."""
