@@ -156,6 +156,14 @@ def _os_error_text(error: BaseException) -> str:
     return why if file is None else f"{os.fsdecode(file)}: {why}"
 
 
+# Options of other libraries' commands, and flowrl's names for them.
+NAMES_ELSEWHERE = {
+    **dict.fromkeys(("dir", "log-dir", "logdir", "output", "run-dir", "save-dir"), "out"),
+    **dict.fromkeys(("env-steps", "timesteps", "total-steps", "total-timesteps"), "steps"),
+    **dict.fromkeys(("iterations", "iters", "num-iters"), "train-iters"),
+}
+
+
 class VerbParser(ArgumentParser):
     """The parser of one verb's arguments, which shows its own usage where it does not know one."""
 
@@ -174,8 +182,10 @@ class VerbParser(ArgumentParser):
             return ""
         if (verb := option.removeprefix("--")) in VERBS:
             return f"; did you mean the verb, `flowrl {verb}`?"
-        near = closest_word(option, self._option_string_actions)
-        return f"; did you mean '{near}'?" if near else ""
+        options = {name.lstrip("-"): name for name in self._option_string_actions}
+        name = option.lstrip("-")
+        near = NAMES_ELSEWHERE.get(name) or closest_word(name, options)
+        return f"; did you mean '{options[near]}'?" if near in options else ""
 
 
 def make_parser(chosen: str | None) -> ArgumentParser:

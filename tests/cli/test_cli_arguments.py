@@ -89,6 +89,10 @@ def test_a_misspelt_option_is_told_the_nearest_one(flowrl: Flowrl) -> None:
     assert flowrl("run", "g.yaml", "--sedd", "3")[2].endswith(
         "\nflowrl run: error: unknown argument '--sedd'; did you mean '--seed'?\n"
     )
+    assert flowrl("run", "g.yaml", "--run-dir", "mine")[2].endswith(
+        "unknown argument '--run-dir'; did you mean '--out'?\n"
+    )
+    assert flowrl("ps", "--timesteps", "3")[2].endswith("unknown argument '--timesteps'\n")
     assert flowrl("check", "g.yaml", "h.yaml")[2].endswith("unknown argument 'h.yaml'\n")
     assert flowrl("run", "g.yaml", "--resume")[2].endswith(
         "unknown argument '--resume'; did you mean the verb, `flowrl resume`?\n"
