@@ -133,13 +133,14 @@ class RunFolder:
     ) -> None:
         """Write the settings of the graph for TensorBoard, and metrics and speeds from now on.
 
-        A run that continues replaces what was written after this number of env steps.
+        A run that continues has written its settings, and replaces what it wrote after this number of env steps.
         """
         with explain_disk_errors(self.path):
             self._tensorboard = TensorBoardWriter(self.absolute_path / "tb")
-            if continue_after is not None:
+            if continue_after is None:
+                self._tensorboard.begin_session(settings)
+            else:
                 self._tensorboard.replace_after(continue_after)
-            self._tensorboard.begin_session(settings)
 
     def replace_in_tensorboard(self, after: int) -> None:
         """Let TensorBoard hide what it was given after this number of env steps, because the run goes on from there."""

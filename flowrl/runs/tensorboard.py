@@ -71,6 +71,7 @@ class TensorBoardWriter:
         ]
         start = _field(5, DOUBLE, struct.pack("<d", time.time()))
         self._write_hparams("session_start_info", 3, b"".join(entries) + start)
+        self._file.flush()  # a run that continues does not write them again
 
     def end_session(self, success: bool) -> None:
         status = _field(1, VARINT, _varint(SUCCESS if success else FAILURE))

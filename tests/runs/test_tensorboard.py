@@ -15,15 +15,20 @@ from hypothesis import strategies as st
 
 from flowrl.api import load
 from flowrl.core.histogram import histogram_of
+from flowrl.runs.folder import RunFolder
 from flowrl.runs.tensorboard import TensorBoardWriter, crc32c, masked_crc32c
 
 
 def read(folder: Path) -> list[Any]:
     """The events of the only file, each with its checksums checked by tensorboardX."""
+    [path] = folder.iterdir()
+    return read_file(path)
+
+
+def read_file(path: Path) -> list[Any]:
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import masked_crc32c as theirs
 
-    [path] = folder.iterdir()
     data, found = path.read_bytes(), []
     while data:
         (length,) = struct.unpack("<Q", data[:8])
@@ -90,6 +95,17 @@ def test_settings_and_the_outcome_are_those_of_a_session(tmp_path: Path) -> None
     assert [found[n].bool_value for n in ("dueling", "off")] == [True, False]
     assert end_tag == "_hparams_/session_end_info"
     assert (end.session_end_info.status, end.session_end_info.end_time_secs > 1e9) == (2, True)
+
+
+def test_a_run_that_continues_keeps_the_settings_that_it_has_written(tmp_path: Path) -> None:
+    """A run continues from a resolved graph, whose settings have other names: `learner.policy.lr`."""
+    for settings, continue_after in (({"policy.lr": 0.5}, None), ({"learner.policy.lr": 0.5}, 5)):
+        folder = RunFolder(tmp_path)
+        folder.open_tensorboard(settings, continue_after)
+        folder.close()
+    events = [event for path in (tmp_path / "tb").iterdir() for event in read_file(path)]
+    [start] = [event for event in events if event.HasField("summary")]
+    assert [*hparams_of(start)[1].session_start_info.hparams] == ["policy.lr"]
 
 
 def test_a_run_has_its_settings_and_its_speed(tmp_path: Path) -> None:
