@@ -29,10 +29,30 @@ def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Pr
     for name, spec in graph.nodes.items():
         for port, kind in spec.cls.ports.items():
             is_checked = not kind.optional and name not in incomplete
-            if is_checked and PortRef(name, port) not in connected:
+            ref = PortRef(name, port)
+            if not is_checked or ref in connected:
+                continue
+            if edge := _replaced_stream(graph, ref):
+                yield _replaced_output(edge, ref)
+            else:
                 yield _unconnected_port(ports, spec, port, kind)
     yield from _shared_service_problems(graph)
     yield from _link_cycle_problems(graph)
+
+
+def _replaced_stream(graph: Graph, ref: PortRef) -> Edge | None:
+    """The stream that replaces the one from this port, which an extended file has."""
+    return next((e for e in graph.edges if e.kind == "stream" and ref in e.replaced_sources), None)
+
+
+def _replaced_output(edge: Edge, ref: PortRef) -> Problem:
+    """The problem of an output whose only consumer takes another stream now."""
+    before = ", ".join(map(str, edge.replaced_sources))
+    what = f"nodes.{ref.node}: the output '{ref.port}' is not connected, as this edge replaces '{before} -> {edge.to}'"
+    both = ", ".join(map(str, (*edge.replaced_sources, *edge.sources)))
+    return Problem(
+        str(edge.location), what, f"write '{both} -> {edge.to}' to keep both, or remove {ref.node}"
+    )
 
 
 def _unconnected_port(ports: PortIndex, spec: NodeSpec, port: str, kind: Port) -> Problem:

@@ -7,6 +7,7 @@ earlier file; null removes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flowrl.core.errors import SHOWN_PROBLEMS, Problem, Problems, closest_word, spelling_hint
@@ -68,7 +69,9 @@ class EdgeReader:
 
     def add_edge(self, edge: Edge, found: dict[PortRef, Edge]) -> None:
         before = found.pop(edge.to, None)
-        if before is not None and before.location.file == edge.location.file:
+        if before is not None and before.location.file != edge.location.file:
+            edge = replace(edge, replaced_sources=before.sources)
+        elif before is not None:
             names = ", ".join(map(str, (*before.sources, *edge.sources)))
             what = f"edges: the input {edge.to} is fed twice (first at {before.location})"
             hint = f"list the sources together: '{names} -> {edge.to}'"

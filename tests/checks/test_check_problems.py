@@ -387,6 +387,23 @@ def test_a_part_that_may_be_missing_may_be_null(problems):
 # ports
 
 
+def test_an_output_whose_edge_an_extending_file_replaces_is_reported_there(problems):
+    assert problems("""
+        extends: cartpole_dqn
+        nodes:
+          envs_b: {type: env_manager}
+          collector_b: sample_collector
+        edges:
+          - collector_b <-> envs_b
+          - collector_b -> buffer
+          - learner -> collector_b
+        """)[0] == (
+        "g.yaml:7:5: nodes.collector: the output 'data' is not connected, as this edge replaces "
+        "'collector.data -> buffer.data'; write 'collector.data, collector_b.data -> buffer.data' to keep both, "
+        "or remove collector"
+    )
+
+
 def test_a_missing_required_input_is_reported_with_outputs_that_fit(problems):
     assert problems("""
         nodes:
