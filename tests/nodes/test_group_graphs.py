@@ -113,6 +113,7 @@ def test_a_graph_has_the_same_results_in_every_placement(tmp_path: Path) -> None
     compare(write(tmp_path), tmp_path, ["serial", *PLACEMENTS], 6)
 
 
+@pytest.mark.slow
 def test_a_run_continues_with_the_same_bits(tmp_path: Path) -> None:
     path = write(tmp_path)
     whole = flowrl.load(path).run(train_iters=8, out=tmp_path / "whole", quiet=True)
@@ -126,6 +127,7 @@ def test_a_run_continues_with_the_same_bits(tmp_path: Path) -> None:
     assert metrics[0] == metrics[1]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_the_policies_of_all_groups(tmp_path: Path) -> None:
     result = flowrl.load(write(tmp_path)).run(train_iters=6, out=tmp_path / "run", quiet=True)
     obs = {"wolves": np.zeros(4, np.float32), "sheep": np.zeros(3, np.float32)}

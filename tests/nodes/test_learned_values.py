@@ -88,6 +88,7 @@ def test_a_token_that_ends_within_an_episode_does_not_change_ppos_values(n_sampl
     np.testing.assert_allclose(v_t, v[batch["obs"]], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_ppo_learns_to_aim_a_real_valued_action() -> None:
     """The best action is half of the observation, so a constant is not enough."""
     envs = envs_of("HalvingEnv", count=8)

@@ -182,6 +182,7 @@ nodes: {evaluator: {stop_value: null, episodes: 3}}
 """
 
 
+@pytest.mark.slow
 def test_a_graph_with_nested_observations_has_the_same_digest_in_processes(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(GRAPH)
     runs = [

@@ -121,8 +121,8 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
 }
 UNREACHABLE_RETURN = 1e9
 COMPARED = sorted(set(bundled_graphs()) - OFFLINE)
-# Graphs whose nodes are those of another one, so that only formulas differ. They are compared in threads by the slow
-# suite, and in every placement by `python -m tests.sites.matrix`. OTHER_ENVS are compared by the matrix only.
+# Graphs whose nodes are those of another one, so that only formulas differ. The tests compare them in threads, and
+# `python -m tests.sites.matrix` in every placement. OTHER_ENVS are compared by the matrix only.
 SAME_NODES = {
     *(f"cartpole_{name}" for name in ("a2c", "c51", "discrete_sac", "fqf", "iqn", "mdqn", "pqn")),
     *(f"cartpole_{name}" for name in ("qrdqn", "rainbow", "sql", "trpo")),

@@ -23,7 +23,6 @@ from tests.sites.bundled_cases import (
     COMPARED,
     CUTS,
     DISTINCT,
-    SAME_NODES,
     Case,
     describe_difference,
     run_case,
@@ -84,8 +83,18 @@ def every_other(cases: list[Any], first: int = 0) -> list[Any]:
     return [pytest.param(case, marks=mark) for case, mark in zip(cases, marks, strict=True)]
 
 
+QUICK = {  # one graph for each kind of nodes
+    *(
+        "cartpole_dqn",
+        "cartpole_dqn_per",
+        "cartpole_dqn_gail",
+        "cartpole_ppo",
+        "cartpole_reinforce",
+    ),
+    *("cartpole_ppo_group", "cartpole_sqil", "cartpole_bc", "pendulum_ppo", "twostep_qmix"),
+}
 IN_THREADS = [
-    pytest.param(case, marks=[pytest.mark.slow] if case.graph in SAME_NODES else [])
+    pytest.param(case, marks=[] if case.graph in QUICK else [pytest.mark.slow])
     for case in cases_of_turn(0, COMPARED)
     if case.graph not in {"crazyclimber_ppo", *OTHER_ENVS}  # the games of the former load slowly
 ]

@@ -40,6 +40,7 @@ def run_perturbed(graph: str, out: Path, number: int) -> tuple[str, str]:
     return summary["digest"], (out / "metrics.jsonl").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_other_global_random_states_and_hash_seeds_change_nothing(
     graph: str, tmp_path: Path

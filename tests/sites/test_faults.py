@@ -146,6 +146,7 @@ def test_a_signal_while_nodes_are_made_stops_the_run(tmp_path: Path) -> None:
 # the coordinator
 
 
+@pytest.mark.slow
 def test_sites_end_with_the_coordinator_and_the_next_run_removes_the_socket_folder(
     tmp_path: Path,
 ) -> None:
@@ -175,6 +176,7 @@ def test_closed_standard_streams_are_no_error(closed: str, tmp_path: Path) -> No
     assert json.loads((run.run / "summary.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_of_standard_error_ends_the_run(tmp_path: Path) -> None:
     graph = toy_graph(
         {"c": "Source", "p": "tests.runtime.process_nodes:PrintingNode", "l": "Learner"},
@@ -204,6 +206,7 @@ def small_disk(tmp_path: Path) -> Any:
     subprocess.run(["umount", "-l", str(at)], capture_output=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run(small_disk: Path, tmp_path: Path) -> None:
     nodes = {"c": "Source", "t": "tests.sites.fault_nodes:VerboseNode", "l": "Learner"}
     out = str(small_disk / "r")

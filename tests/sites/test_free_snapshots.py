@@ -50,6 +50,7 @@ def test_a_free_running_graph_goes_on_from_its_snapshot(resumed: str, tmp_path: 
     assert len(took) == result.train_iters  # no firing is missing or was done twice
 
 
+@pytest.mark.slow
 def test_no_token_is_lost_on_its_way(tmp_path: Path) -> None:
     """Each batch needs a request of the learner, of which one is on its way at any time: a lost one would end all."""
     out = tmp_path / "r"
@@ -65,6 +66,7 @@ def test_no_token_is_lost_on_its_way(tmp_path: Path) -> None:
         assert result.snapshot_rounds == rounds
 
 
+@pytest.mark.slow
 def test_snapshots_are_saved_while_the_run_goes_on(tmp_path: Path) -> None:
     rounds: list[int] = []
 

@@ -24,6 +24,7 @@ edges: [{learner.averaged -> evaluator: {every: 12}}]
 """
 
 
+@pytest.mark.slow
 def test_hooks_and_averaged_weights_have_equal_results_on_several_sites(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(GRAPH)
     found = []

@@ -73,6 +73,7 @@ def sessions() -> set[int]:
     return found
 
 
+@pytest.mark.slow
 def test_forty_sites_have_the_results_of_one(tmp_path: Path) -> None:
     same_as_serial(40, tmp_path, "process", "thread", rounds=20)
 
@@ -98,6 +99,7 @@ print(run_graph(graph, each_apart(graph, "process", "thread"), Path(sys.argv[2])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hard", "end"), [(4096, "finished"), (128, "and 128 are allowed; raise that limit")]
 )

@@ -52,6 +52,7 @@ def test_a_random_graph_has_equal_results_in_threads(data: st.DataObject) -> Non
     compare(data, thread_places)
 
 
+@pytest.mark.slow
 @example_count(6)
 @given(st.data())
 def test_a_random_graph_has_equal_results_in_threads_and_processes(data: st.DataObject) -> None:
@@ -72,6 +73,7 @@ def run_nondeterministic_graph(data: st.DataObject) -> None:
     assert facts["status"] in ("finished", "solved")
 
 
+@pytest.mark.slow
 @example_count(4)
 @given(st.data())
 def test_a_random_nondeterministic_graph_ends(data: st.DataObject) -> None:

@@ -170,6 +170,7 @@ def test_before_its_first_snapshot_a_run_fails_and_says_what_would_have_helped(
     assert hint.startswith("the run could not go on, as it had no snapshot yet; with `snapshots: ")
 
 
+@pytest.mark.slow
 def test_snapshots_are_saved_as_a_precaution_and_removed_at_a_good_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

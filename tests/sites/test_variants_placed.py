@@ -176,6 +176,7 @@ def test_every_variant_has_equal_results_in_its_placement(name: str, project: Pa
     assert describe_difference(serial, other, project / "a/r", project / "b/r") == ""
 
 
+@pytest.mark.slow
 def test_envs_in_workers_have_the_results_of_envs_in_this_process(project: Path) -> None:
     name = "envs in workers of a process"
     workers = run_variant(project, name, "serial", "a")

@@ -54,6 +54,7 @@ def test_in_a_common_draw_every_row_is_drawn_by_its_priority() -> None:
     np.testing.assert_allclose(batch["weight"], weight / weight.max(), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [True, False])
 def test_within_a_given_share_demonstrations_are_drawn_by_their_priority(replace: bool) -> None:
     node = buffer(demo_share=0.5, replace=replace)

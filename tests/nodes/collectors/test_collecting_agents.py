@@ -273,6 +273,7 @@ def crowd(**kwargs: Any) -> PettingZoo:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_a_shared_policy_learns_to_act_on_each_agents_observation(algorithm: str) -> None:
     """Each agent observes its number, which is also its best action; some leave early."""
@@ -309,6 +310,7 @@ limits: {steps: 20000}
 """
 
 
+@pytest.mark.slow
 def test_a_graph_has_the_same_digest_in_every_placement(tmp_path: Path) -> None:
     path = tmp_path / "crowd.yaml"
     path.write_text(GRAPH)
@@ -324,6 +326,7 @@ def test_a_graph_has_the_same_digest_in_every_placement(tmp_path: Path) -> None:
     assert len({*found.values()}) == 1
 
 
+@pytest.mark.slow
 def test_a_graph_learns_until_its_agents_reach_the_goal(tmp_path: Path) -> None:
     path = tmp_path / "crowd.yaml"
     path.write_text(GRAPH)

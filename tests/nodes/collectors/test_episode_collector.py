@@ -58,6 +58,7 @@ def test_offsets_count_the_rows_of_an_episode_and_last_marks_its_end() -> None:
     assert batch["last"].tolist() == [False, False, True] * 2 + [False, True]
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     LENGTHS, st.integers(1, 9), st.integers(1, 3), st.sampled_from(["together", "ready"]), st.data()

@@ -71,6 +71,7 @@ def flat(state: Any, name: str = "") -> dict[str, Any]:
     return {k: v for key, part in state.items() for k, v in flat(part, f"{name}/{key}").items()}
 
 
+@pytest.mark.slow
 @examples(60)
 @given(LENGTHS, st.integers(1, 12), st.sampled_from(sorted(POLICIES)), st.integers(1, 3), st.data())
 def test_rows_metrics_and_states_equal_those_of_together(

@@ -181,6 +181,7 @@ def test_the_writer_writes_the_newest_rows(tmp_path: Path) -> None:
     assert node.ctx.records[-1] == MetricsRecord({"rows": 4.0})
 
 
+@pytest.mark.slow
 def test_the_writer_writes_again_when_a_tenth_of_the_rows_are_new_and_when_it_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def test_invalid_folders_rows_and_missing_packages_are_refused(
         minari_format.read(path)
 
 
+@pytest.mark.slow
 def test_one_graph_writes_a_dataset_and_another_learns_from_it(tmp_path: Path) -> None:
     writes = tmp_path / "writes.yaml"
     writes.write_text(

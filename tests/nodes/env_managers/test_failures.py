@@ -156,6 +156,7 @@ def test_excessive_output_of_a_worker_is_dropped() -> None:
         assert pool.workers[0].output_bytes() < 16 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.real_processes
 def test_replacing_a_worker_that_grew_too_large_changes_no_transition() -> None:
     with (
@@ -187,6 +188,7 @@ def test_a_failure_without_an_attempt_left_writes_a_crash_file_that_fails_again(
     assert "in raise_error" in output.err
 
 
+@pytest.mark.slow
 @pytest.mark.real_processes
 def test_the_error_of_an_env_that_ended_its_worker_says_how() -> None:
     with (
@@ -197,6 +199,7 @@ def test_the_error_of_an_env_that_ended_its_worker_says_how() -> None:
     assert "Segmentation fault" in "".join(raised.value.files.values())
 
 
+@pytest.mark.slow
 @pytest.mark.real_processes
 def test_the_error_of_a_worker_that_cannot_start_shows_its_output() -> None:
     with (

@@ -17,6 +17,7 @@ def digest(kind: str, out: Path) -> str:
     return result.digest
 
 
+@pytest.mark.slow
 @pytest.mark.real_processes
 def test_the_digest_is_the_same_in_this_thread_in_processes_and_in_threads(
     tmp_path: Path,

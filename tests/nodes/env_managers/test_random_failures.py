@@ -49,6 +49,7 @@ def check_failures(failures: Any) -> None:
     assert failures.replaced_workers > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "async, received by id"])
 def test_a_run_survives_failures_of_all_kinds(kind: str) -> None:
     faults = STEP_FAULTS * 4 + RESET_FAULTS * 4 + PROCESS_FAULTS + ("hang",)

@@ -68,6 +68,7 @@ def test_envs_that_hang_when_closed_are_discarded_in_bounded_time(
             envs.close()
 
 
+@pytest.mark.slow
 @pytest.mark.real_processes
 def test_a_worker_that_is_stopped_before_it_started_ends_by_itself() -> None:
     with open_manager("sync, one env per worker") as envs:
@@ -94,6 +95,7 @@ def test_replacing_a_worker_that_was_suspended_while_asleep_changes_no_transitio
         assert (envs.failures.replaced_workers, envs.failures.failures) == (1, 0)
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.real_processes
 def test_if_not_all_workers_can_be_started_none_remains() -> None:

@@ -292,6 +292,7 @@ def success_bonus(data: Batch) -> Batch:
     return data.replace(reward=data["reward"] + data["info/is_success"])
 
 
+@pytest.mark.slow
 def test_info_reaches_buffers_and_reward_models_in_every_placement(tmp_path: Path) -> None:
     graph = {
         "extends": "cartpole_dqn",

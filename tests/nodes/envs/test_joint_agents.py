@@ -217,6 +217,7 @@ def test_every_kind_of_manager_gives_the_same_steps(kind: str) -> None:
     assert played[0] == played[1]
 
 
+@pytest.mark.slow
 def test_one_policy_learns_to_act_for_all_agents_within_their_masks() -> None:
     cls, params = KINDS["serial"]
     envs = cls(config=cls.Config(env=joint_agents(masks=True), count=8, **params), seed=1)

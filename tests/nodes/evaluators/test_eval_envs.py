@@ -197,6 +197,7 @@ def with_eval_envs(**params: Any) -> dict[str, Any]:
     return {**GRAPH, "nodes": nodes}
 
 
+@pytest.mark.slow
 def test_linked_envs_change_no_result_in_any_placement(tmp_path: Path) -> None:
     linked = compare_placements(
         GRAPH, tmp_path, "threads", "eval_envs=thread, evaluator=thread", train_iters=30
@@ -273,6 +274,7 @@ def test_what_is_no_manager_is_refused_in_words() -> None:
         evaluator(env=SerialEnvManager(env=COUNTING))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_in_linked_envs(tmp_path: Path) -> None:
     run_graph(GRAPH, "serial", tmp_path / "r", train_iters=30)
     found = evaluate_checkpoint(tmp_path / "r", episodes=3)

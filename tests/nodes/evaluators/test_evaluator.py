@@ -53,6 +53,7 @@ def test_every_envs_quota_is_fixed_before_any_episode_is_played(
     assert episode_quotas(episodes, envs).tolist() == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 8), st.integers(0, 10_000))
 def test_short_episodes_are_not_preferred(episodes: int, count: int, seed: int) -> None:

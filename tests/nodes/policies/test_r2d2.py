@@ -243,6 +243,7 @@ def test_it_learns_to_remember(burn_in_steps: int, n_sample: int, tmp_path: Path
     assert result.status == "solved"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["gru", "lstm"])
 def test_it_has_the_same_digest_in_every_placement(unit: str, tmp_path: Path) -> None:
     graph = write_graph(tmp_path, 1, 24)

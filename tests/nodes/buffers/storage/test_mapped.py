@@ -565,6 +565,7 @@ def test_a_run_has_the_same_digest_as_in_memory(tmp_path: Path, graph: str) -> N
         assert digest(name, storage=rows, store_once=deduplicate) == in_memory
 
 
+@pytest.mark.slow
 def test_a_run_in_processes_has_the_same_digest_as_in_memory(tmp_path: Path) -> None:
     mapped = {"type": "mapped", "path": str(tmp_path / "rows")}
     runs = [

@@ -233,6 +233,7 @@ warmup:
 """.replace("ENV", ENV_MODULE)
 
 
+@pytest.mark.slow
 def test_a_graph_with_her_gives_the_same_bits_in_every_placement(tmp_path: Path) -> None:
     graph = tmp_path / "flip.yaml"
     graph.write_text(GRAPH)
