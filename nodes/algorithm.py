@@ -198,6 +198,7 @@ class Algorithm(Policy):
         self.nets = {name: self._resolved(net) for name, net in self.networks().items()}
         self._check_memory()
         self._check_exploring()
+        self._check_effects()
         self.masks = mask_leaf(self.own_obs) is not None
 
     # What a subclass declares
@@ -220,6 +221,10 @@ class Algorithm(Policy):
     def eval_steps(self) -> Sequence[ActingStep]:
         """The steps from the acting heads to greedy actions."""
         raise NotImplementedError(f"{type(self).__name__} does not define eval_steps")
+
+    def ignored_settings(self) -> Mapping[str, str]:
+        """The settings that have no effect with these actions, each with the reason."""
+        return {}
 
     def model(self, name: str = "model") -> Model:
         """The model that a parameter of the config stands for."""
@@ -432,6 +437,13 @@ class Algorithm(Policy):
             what = f"{self.name} learns from the likelihood of its actions, which exploring steps replace"
             hint = "leave out `explore`; it explores by drawing its actions"
             raise UnsoundError(what, hint, "policy.explore")
+
+    def _check_effects(self) -> None:
+        """Refuse settings without an effect, unless they have their defaults."""
+        for name, why in self.ignored_settings().items():
+            if getattr(self.config, name) != type(self.config).model_fields[name].default:
+                what = f"`{name}` has no effect: {why}"
+                raise UnsoundError(what, "leave it out", f"policy.{name}")
 
     def _check_memory(self) -> None:
         steps, rule = self.config_unroll_steps, self.unrolls

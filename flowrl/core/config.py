@@ -39,6 +39,7 @@ def param(
     phase: bool = False,
     file: bool = False,
     replaced_by: str = "",
+    only_with: str = "",
     **limits: Any,
 ) -> Any:
     """Declare a parameter with its meaning and its range (`ge`, `gt`, `le`, `lt`, `min_length`, …).
@@ -46,8 +47,15 @@ def param(
     With `phase`, a warm-up phase may set the parameter; the node's `reconfigure` is called when the phase begins and
     ends. With `file`, the value is the path of a file to read; a relative path is relative to the graph file.
     `replaced_by` names an optional link: where it is connected, the parameter has no effect and must not be given.
+    `only_with` names another parameter, or an optional input of the node: where that one is null, false or 0, or not
+    connected, this one has no effect and must keep its default.
     """
-    extra: dict[str, Any] = {"phase": phase, "file": file, "replaced_by": replaced_by}
+    extra: dict[str, Any] = {
+        "phase": phase,
+        "file": file,
+        "replaced_by": replaced_by,
+        "only_with": only_with,
+    }
     return Field(default, description=about, json_schema_extra=extra, **limits)
 
 
@@ -105,6 +113,29 @@ def replaced_params(config: type[Config]) -> dict[str, str]:
     return {n: str(link) for n, i in fields if (link := field_extras(i).get("replaced_by"))}
 
 
+def dependent_params(config: Config) -> dict[str, str]:
+    """The parameters that differ from their defaults and depend on something, each with its name.
+
+    That is another parameter, or an input of the node.
+    """
+    fields = type(config).model_fields.items()
+    needed = {n: str(other) for n, i in fields if (other := field_extras(i).get("only_with"))}
+    defaults = {n: type(config).model_fields[n].default for n in needed}
+    return {n: other for n, other in needed.items() if getattr(config, n) != defaults[n]}
+
+
+def params_without_effect(config: Config) -> dict[str, str]:
+    """The parameters that differ from their defaults without effect, each with the parameter that is off."""
+    found = dependent_params(config).items()
+    return {n: other for n, other in found if not getattr(config, other, True)}
+
+
+def describe_without_effect(owner: str, name: str, other: str) -> tuple[str, str]:
+    """What is wrong with a parameter that has no effect, and how to mend it."""
+    what = f"{owner}: '{name}' has no effect without '{other}'"
+    return what, f"leave it out, or give '{other}' as well"
+
+
 def field_extras(info: FieldInfo) -> Mapping[str, Any]:
     """What `param`, `part`, `parts` or `named_parts` declared of a field besides its type, default and description."""
     found = info.json_schema_extra
@@ -120,10 +151,14 @@ def make_config(owner: str, config: type[Config], params: Mapping[str, Any]) -> 
             )
         _check_parts(f"{owner}.{name}", field_extras(config.model_fields[name]), value)
     try:
-        return config(**params)
+        made = config(**params)
+        unused = params_without_effect(made).items()
+        problems = [describe_without_effect(owner, name, other) for name, other in unused]
     except ValidationError as error:
         errors = error.errors(include_url=False)
         problems = [describe_validation_error(owner, config, one) for one in errors]
+    if not problems:
+        return made
     raise ValueError("\n".join("; ".join(filter(None, problem)) for problem in problems))
 
 

@@ -22,6 +22,7 @@ from flowrl.graph.sections import (
     clear_replaced_params,
     read_modules,
     read_sections,
+    refuse_params_of_missing_inputs,
     share_replicas,
 )
 from flowrl.graph.tree import GraphSource, data_tree, read_tree
@@ -101,8 +102,9 @@ def _load(
     read_sections(tree.fields, graph, scope.part_ports, scope.broken_nodes, params)
     share_replicas(graph, problems)
     clear_replaced_params(graph, problems)
+    incomplete = frozenset(reader.incomplete if scope.all_edges_read else scope.nodes)
+    refuse_params_of_missing_inputs(graph, incomplete, problems)
     if (warmup := tree.fields.get("warmup")) is not None:
         phases = PhaseReader(graph, scope.part_ports, scope.broken_nodes, params, problems)
         graph.phases = phases.read(warmup)
-    incomplete = frozenset(reader.incomplete if scope.all_edges_read else scope.nodes)
     return LoadedGraph(graph, tree, list(dict.fromkeys(problems)), overrides.warnings, incomplete)

@@ -15,7 +15,9 @@ from flowrl.core.config import (
     Config,
     PartSpec,
     describe_validation_error,
+    describe_without_effect,
     field_extras,
+    params_without_effect,
 )
 from flowrl.core.errors import Problems, closest_word, shortened_repr, spelling_hint
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
@@ -222,13 +224,18 @@ class ParamReader:
     ) -> Config | None:
         """The config, checked by pydantic. Problems of the parameters in `reported` are not reported again."""
         try:
-            return cls.model_validate(values)
+            config = cls.model_validate(values)
         except ValidationError as error:
             for e in error.errors(include_url=False):
                 if not (e["loc"] and e["loc"][0] in reported):
                     self.report_invalid(e, written, path, cls)
         except Exception as error:  # a validator of the type may raise anything
             self.report(written, f"{path}: its validator raised {type(error).__name__}: {error}")
+        else:
+            for name, other in params_without_effect(config).items():
+                what, hint = describe_without_effect(path, name, other)
+                self.report(written.fields.get(name, written), what, hint, key=True)
+            return config
         return None
 
     def report_invalid(self, error: Any, written: YamlValue, path: str, cls: type[Config]) -> None:

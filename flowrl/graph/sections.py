@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from flowrl.core.config import replaced_params
+from flowrl.core.config import dependent_params, replaced_params
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
 from flowrl.graph.keywords import TORCH_THREADS
 from flowrl.graph.launch import read_launch
@@ -114,6 +114,21 @@ def clear_replaced_params(graph: Graph, problems: Problems) -> None:
                 problems.add(written.entry_location, what, hint)
         if unused:
             spec.config = spec.config.model_copy(update=unused)
+
+
+def refuse_params_of_missing_inputs(
+    graph: Graph, incomplete: Container[str], problems: Problems
+) -> None:
+    """Report parameters that have no effect, because the input on which they depend is not connected.
+
+    Edges of `incomplete` nodes may be missing, because they could not be read.
+    """
+    connected = {edge.to for edge in graph.edges}
+    for spec in (s for name, s in graph.nodes.items() if name not in incomplete):
+        for name, port in dependent_params(spec.config).items():
+            if port in spec.cls.ports and PortRef(spec.name, port) not in connected:
+                what = f"nodes.{spec.name}: '{name}' has no effect, because the input '{port}' is not connected"
+                problems.add(spec.location(name), what, "leave it out, or connect the input")
 
 
 def parse_seconds(value: Any) -> float | None:

@@ -57,15 +57,32 @@ class AdvancedReplayBuffer(RowReplayBuffer):
 
     class Config(RowReplayBuffer.Config, PrioritisedDemosConfig):
         priority: Literal["proportional", "rank"] = param(
-            "proportional", "draw in proportion to priorities, or to the inverse of their ranks"
+            "proportional",
+            "draw in proportion to priorities, or to the inverse of their ranks",
+            only_with="priorities",
         )
-        alpha: float = param(0.6, "exponent of priorities; 0: draws are uniform", ge=0, le=10)
+        alpha: float = param(
+            0.6,
+            "exponent of priorities; 0: draws are uniform",
+            ge=0,
+            le=10,
+            only_with="priorities",
+        )
         beta: float = param(
-            0.4, "exponent of importance weights (`weight`) at the beginning", ge=0, le=1
+            0.4,
+            "exponent of importance weights (`weight`) at the beginning",
+            ge=0,
+            le=1,
+            only_with="priorities",
         )
-        beta_iters: int = param(100_000, "train iterations until `beta` is 1", ge=1)
+        beta_iters: int = param(
+            100_000, "train iterations until `beta` is 1", ge=1, only_with="priorities"
+        )
         priority_least: float = param(
-            1e-5, "added to each priority, so that every row can be drawn", gt=0
+            1e-5,
+            "added to each priority, so that every row can be drawn",
+            gt=0,
+            only_with="priorities",
         )
         max_use: int | None = param(None, "draws after which a row is removed", ge=1)
         max_staleness_iters: int | None = param(

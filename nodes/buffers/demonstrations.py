@@ -19,11 +19,14 @@ from flowrl.nodes.origin import ORIGIN_SCHEMA
 class DemosConfig(BaseConfig):
     """The parameters of demonstrations in every kind of buffer."""
 
-    demo_share: float = param(0.25, "share of a batch that is demonstrations", gt=0, le=1)
+    demo_share: float = param(
+        0.25, "share of a batch that is demonstrations", gt=0, le=1, only_with="demos"
+    )
     demo_size: int | None = param(
         None,
         "demonstrations that are kept, of which newer ones replace the oldest; null: all of a dataset",
         ge=1,
+        only_with="demos",
     )
 
 

@@ -47,6 +47,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
             "fixed",
             "fixed: every batch has the same number of demonstrations; binomial: each row is one with "
             "probability `demo_share`",
+            only_with="demos",
         )
         replace: bool = param(True, "a batch may contain a row twice (faster)")
 

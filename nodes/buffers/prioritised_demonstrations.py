@@ -26,9 +26,13 @@ class PrioritisedDemosConfig(DemosConfig):
         "fixed",
         "how many of a batch are demonstrations: fixed: always the same number; binomial: each row is one with "
         "probability `demo_share`; priority: as many as the priorities of all rows, the agent's and these, decide",
+        only_with="demos",
     )
     demo_priority_least: float | None = param(
-        None, "added to each priority of demonstrations; default: `priority_least`", gt=0
+        None,
+        "added to each priority of demonstrations; default: `priority_least`",
+        gt=0,
+        only_with="demos",
     )
 
 

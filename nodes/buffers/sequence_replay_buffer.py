@@ -73,19 +73,35 @@ class SequenceReplayBuffer(ReplayBuffer):
             ge=1,
         )
         memory_columns: list[str] = param([], "columns of which only the first step is emitted")
-        alpha: float = param(0.9, "exponent of priorities; 0: draws are uniform", ge=0, le=10)
-        beta: float = param(
-            0.6, "exponent of importance weights (`weight`) at the beginning", ge=0, le=1
+        alpha: float = param(
+            0.9,
+            "exponent of priorities; 0: draws are uniform",
+            ge=0,
+            le=10,
+            only_with="priorities",
         )
-        beta_iters: int = param(100_000, "train iterations until `beta` is 1", ge=1)
+        beta: float = param(
+            0.6,
+            "exponent of importance weights (`weight`) at the beginning",
+            ge=0,
+            le=1,
+            only_with="priorities",
+        )
+        beta_iters: int = param(
+            100_000, "train iterations until `beta` is 1", ge=1, only_with="priorities"
+        )
         eta: float = param(
             0.9,
             "a sequence's priority is eta max + (1 - eta) mean of the priorities of its steps",
             ge=0,
             le=1,
+            only_with="priorities",
         )
         priority_least: float = param(
-            1e-5, "added to each priority, so that every sequence can be drawn", gt=0
+            1e-5,
+            "added to each priority, so that every sequence can be drawn",
+            gt=0,
+            only_with="priorities",
         )
         replace: bool = param(True, "a batch may contain a sequence twice (faster, and stratified)")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowrl.core.config import param, part
@@ -32,6 +32,13 @@ class Bc(Algorithm):
 
     def setup(self) -> None:
         self.distribution = None if self.box else distribution_of(self.action)
+
+    def ignored_settings(self) -> Mapping[str, str]:
+        if self.distribution is not None:
+            return {}
+        return {
+            "entropy_weight": "bc approaches real-valued actions, and has no distribution of them"
+        }
 
     def networks(self) -> dict[str, Net]:
         if self.distribution is None:

@@ -41,7 +41,11 @@ class DiscreteSac(Algorithm):
         alpha: float = param(0.2, "the first temperature, or the constant one", gt=0)
         learn_alpha: bool = param(True, "learn the temperature; if false, it is constant")
         entropy_goal: float = param(
-            0.3, "the entropy that the temperature aims at, as a share of the largest", ge=0, le=1
+            0.3,
+            "the entropy that the temperature aims at, as a share of the largest",
+            ge=0,
+            le=1,
+            only_with="learn_alpha",
         )
 
     def networks(self) -> dict[str, Net]:

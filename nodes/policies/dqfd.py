@@ -17,7 +17,10 @@ class Dqfd(Dqn):
 
     class Config(Dqn.Config):
         margin: float = param(
-            0.8, "by which a demonstrated action is to exceed the others in value", ge=0
+            0.8,
+            "by which a demonstrated action is to exceed the others in value",
+            ge=0,
+            only_with="margin_weight",
         )
         margin_weight: float = param(1.0, "weight of the margin's loss", ge=0)
 

@@ -48,6 +48,11 @@ class Maddpg(JointCritic):
             1.0, "longer gradients are scaled down to this norm; null: none are", gt=0
         )
 
+    def ignored_settings(self) -> Mapping[str, str]:
+        if self.box is None:
+            return {"noise": "discrete actions are drawn from the actor's distribution"}
+        return {"temperature": "real-valued actions have a gradient without it"}
+
     def networks(self) -> dict[str, Net]:
         n, target = self.action_size, self.config.target
         name = self.actor_head

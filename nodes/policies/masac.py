@@ -40,6 +40,7 @@ class Masac(JointCritic):
         entropy_goal: float = param(
             -1.0,
             "the entropy of each agent that the temperature aims at, for each component of the action",
+            only_with="learn_alpha",
         )
         max_grad_norm: float | None = param(
             10.0, "longer gradients are scaled down to this norm; null: none are", gt=0

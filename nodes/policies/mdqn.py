@@ -20,7 +20,9 @@ class Mdqn(ValueBased):
         loss: Literal["huber", "mse"] = param("huber", "loss of the temporal-difference error")
         temperature: Scheduled = scheduled(0.03, "weight of the entropy (tau)", gt=0)
         munchausen: float = param(0.9, "weight of the log-policy in the reward (alpha)", ge=0, le=1)
-        least_bonus: float = param(-1.0, "a smaller log-policy, times tau, counts as this", le=0)
+        least_bonus: float = param(
+            -1.0, "a smaller log-policy, times tau, counts as this", le=0, only_with="munchausen"
+        )
 
     class Learn(ValueBasedLearnMode):
         """Moves Q(s_t, a_t) towards the target of equation 1, computed with the target network."""

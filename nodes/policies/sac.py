@@ -40,7 +40,9 @@ class Sac(Algorithm):
         alpha: float = param(1.0, "the first temperature, or the constant one", gt=0)
         learn_alpha: bool = param(True, "learn the temperature; if false, it is constant")
         entropy_goal: float = param(
-            -1.0, "the entropy that the temperature aims at, for each component of the action"
+            -1.0,
+            "the entropy that the temperature aims at, for each component of the action",
+            only_with="learn_alpha",
         )
 
     def networks(self) -> dict[str, Net]:

@@ -40,7 +40,9 @@ class Td3(Algorithm):
             0.1, "deviation of the noise when collecting, in half ranges of the action", ge=0
         )
         smoothing: float = param(0.2, "the same, of the noise in target actions", ge=0)
-        smoothing_limit: float = param(0.5, "this noise is clipped to ± this value", gt=0)
+        smoothing_limit: float = param(
+            0.5, "this noise is clipped to ± this value", gt=0, only_with="smoothing"
+        )
         actor_every_iters: int = param(2, "critic steps for each step of the actor", ge=1)
 
     def networks(self) -> dict[str, Net]:

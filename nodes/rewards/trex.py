@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Trex(ImitationModel):
         )
         normalise_bonus: bool = param(True, "divide the bonus by its running standard deviation")
         batch_size: int = param(16, "pairs of episodes in each gradient step", ge=1)
+        newest_rows: Literal[0] = param(0, "none of the agent's steps: clips are of the expert's")
         clip_steps: int = param(50, "steps of the clips of episodes that are compared", ge=1)
 
     reward_network: TrainableNetwork
@@ -75,7 +76,7 @@ class Trex(ImitationModel):
 
     def learn(self, arrays: Mapping[str, Array]) -> None:
         if self.has_ranking:
-            super().learn(arrays)
+            self.update()
 
     def minibatch(self) -> StepBatch:
         """Draw clips of two episodes of each pair; `better` says whether the first one is the better one."""

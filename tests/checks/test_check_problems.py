@@ -481,6 +481,29 @@ def test_a_parameter_that_a_link_takes_the_place_of_is_reported(problems):
     ]
 
 
+def test_a_parameter_that_depends_on_one_that_is_off_is_reported(problems):
+    text = """
+        extends: pendulum_td3
+        policy: {smoothing: 0, smoothing_limit: 0.3}
+        """
+    hint = "leave it out, or give 'smoothing' as well"
+    assert problems(text) == [
+        f"g.yaml:2:24: policy: 'smoothing_limit' has no effect without 'smoothing'; {hint}"
+    ]
+
+
+def test_a_parameter_that_depends_on_an_input_without_an_edge_is_reported(problems):
+    text = """
+        extends: cartpole_dqn
+        nodes: {buffer: {type: advanced_buffer, beta: 0.4, alpha: 0.9, demo_share: 0.5}}
+        """
+    begin, hint = "nodes.buffer:", "leave it out, or connect the input"
+    assert problems(text) == [
+        f"g.yaml:2:64: {begin} 'demo_share' has no effect, because the input 'demos' is not connected; {hint}",
+        f"g.yaml:2:52: {begin} 'alpha' has no effect, because the input 'priorities' is not connected; {hint}",
+    ]
+
+
 LINKED = """
     policy: {type: dqn}
     nodes:

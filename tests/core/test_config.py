@@ -78,6 +78,24 @@ def test_a_required_link_must_be_given() -> None:
         Mill(stones=2)
 
 
+class Grain(Part):
+    """Has a parameter that depends on another one."""
+
+    kind = "grain"
+
+    class Config(BaseConfig):
+        dried: bool = param(True, "whether it is dried")
+        hours: int = param(3, "of drying", ge=1, only_with="dried")
+
+
+def test_a_parameter_without_effect_is_refused_unless_it_has_its_default() -> None:
+    assert Grain(hours=5).config.hours == 5
+    assert Grain(dried=False, hours=3).config.hours == 3
+    what = "Grain: 'hours' has no effect without 'dried'"
+    with pytest.raises(ValueError, match=f"^{what}; leave it out, or give 'dried' as well$"):
+        Grain(dried=False, hours=5)
+
+
 # what help and completion show
 
 

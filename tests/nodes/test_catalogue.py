@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import flowrl.nodes
-from flowrl.core.config import Part
+from flowrl.core.config import Part, field_extras
 from flowrl.core.node import Node
 from flowrl.nodes.catalogue import CATALOGUE
 
@@ -41,6 +41,16 @@ def test_every_parameter_has_a_description(kind: str, name: str, path: str) -> N
     found = getattr(importlib.import_module(module), cls)
     for parameter, field in found.Config.model_fields.items():
         assert field.description, f"{path}: {parameter}"
+
+
+@pytest.mark.parametrize(("kind", "name", "path"), ALL, ids=[f"{k} {n}" for k, n, _ in ALL])
+def test_what_a_parameter_depends_on_exists(kind: str, name: str, path: str) -> None:
+    module, _, cls = path.partition(":")
+    found = getattr(importlib.import_module(module), cls)
+    for parameter, field in found.Config.model_fields.items():
+        other = field_extras(field).get("only_with")
+        known = {"", None, *found.Config.model_fields, *getattr(found, "ports", {})}
+        assert other in known, f"{path}: {parameter}"
 
 
 def test_the_whole_catalogue_is_imported_without_torch() -> None:

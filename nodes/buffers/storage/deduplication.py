@@ -58,18 +58,26 @@ class FrameDeduplicator:
         self._pools: dict[str, FramePool] = {}
         self._pairs: dict[str, str] = {}
 
+    def misfit(self, schema: Schema) -> str:
+        """Return why the frames of rows with these columns cannot be stored once; empty if they can."""
+        for name, next_name in observation_pairs(schema).items():
+            stacked = self._frames.get(name, 1)
+            fits = stacked == 1 or schema[name].shape[:1] == (stacked,)
+            if schema[name] != schema[next_name] or not fits:
+                return (
+                    f"frames cannot be deduplicated: '{name}' is {schema[name]}, '{next_name}' is "
+                    f"{schema[next_name]}; both must have the same type, with {stacked} frames on axis 0"
+                )
+        return ""
+
     def allocations(self, schema: Schema, rows: int) -> Allocations:
         """Return what `rows` rows need: the columns as they are stored, and the pools."""
+        if why := self.misfit(schema):
+            raise ValueError(why)
         self._pairs = observation_pairs(schema)
         allocations = {name: (column, rows) for name, column in schema.items()}
         for name, next_name in self._pairs.items():
             stacked = self._frames.get(name, 1)
-            fits = stacked == 1 or schema[name].shape[:1] == (stacked,)
-            if schema[name] != schema[next_name] or not fits:
-                raise ValueError(
-                    f"frames cannot be deduplicated: '{name}' is {schema[name]}, '{next_name}' is "
-                    f"{schema[next_name]}; both must have the same type, with {stacked} frames on axis 0"
-                )
             allocations[name] = allocations[next_name] = (Column("int64", (stacked,)), rows)
             frame = Column("uint8", (schema[name].row_bytes // stacked,))
             places = max(rows + rows // SPARE_EVERY_ROWS, 2 * stacked)

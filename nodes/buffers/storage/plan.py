@@ -47,6 +47,7 @@ class StoragePlan:
         """`metadata_bytes` are those of one row; they are in memory, and count towards `size_bytes`."""
         self._config = config
         deduplicator = make_deduplicator(config, schema)
+        _check_frames(config, schema, deduplicator)
         self._row_bytes = deduplicator.row_bytes(schema) if deduplicator else row_bytes(schema)
         try:
             self.rows = max_rows(config.size, config.size_bytes, self._row_bytes + metadata_bytes)
@@ -85,6 +86,16 @@ def make_deduplicator(config: Any, schema: Schema | None) -> FrameDeduplicator |
     if enabled is None:
         enabled = any(n > 1 for n in frames.values())
     return FrameDeduplicator(frames) if enabled else None
+
+
+def _check_frames(config: Any, schema: Schema, deduplicator: FrameDeduplicator | None) -> None:
+    """Refuse `frames` that observations do not have, or that nothing stores once."""
+    key = "store_once" if config.frames is None else "frames"
+    if deduplicator is None and config.frames is not None:
+        what = "`frames` has no effect, because equal frames are not stored once"
+        raise UnsoundError(what, "leave it out, or give `store_once: true`", key)
+    if deduplicator is not None and (why := deduplicator.misfit(schema)):
+        raise UnsoundError(why, f"leave out `{key}`", key)
 
 
 AnyRing = TypeVar("AnyRing", bound=Ring)

@@ -109,3 +109,17 @@ def test_discrete_target_actions_are_one_hot() -> None:
 def test_several_choices_of_one_agent_are_refused() -> None:
     with pytest.raises(UnsoundError, match="real-valued actions or one of n"):
         maddpg(Column("int64", (AGENTS, 2), low=0.0, high=3.0))
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "why"),
+    [
+        (REAL, "temperature", "real-valued actions have a gradient without it"),
+        (DISCRETE, "noise", "discrete actions are drawn from the actor's distribution"),
+    ],
+)
+def test_a_setting_for_actions_of_the_other_kind_is_refused(
+    action: Column, name: str, why: str
+) -> None:
+    with pytest.raises(UnsoundError, match=f"`{name}` has no effect: {why}; leave it out"):
+        maddpg(action, **{name: 0.5})
