@@ -301,7 +301,7 @@ class NetworkLearnMode:
 
         for name, net in self.policy.nets.items():
             network: Network = getattr(self, name)
-            if not (hasattr(network.module, "observe") and network.keeps_statistics):
+            if not (network.keeps_statistics and hasattr(network.module, "observe")):
                 continue
             inputs = self.observed_inputs(net, b)
             if self.compute.group.size > 1:

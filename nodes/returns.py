@@ -19,10 +19,9 @@ def recursion(delta_t: Array, decay_t: Array) -> Array:
 
     Every return and advantage here is such a recursion: at a cut its decay is 0. All arrays are (N,).
     """
-    x, found = 0.0, []
-    for delta, decay in zip(delta_t[::-1].tolist(), decay_t[::-1].tolist(), strict=True):
-        x = delta + decay * x
-        found.append(x)
+    x = 0.0
+    steps = zip(delta_t[::-1].tolist(), decay_t[::-1].tolist(), strict=True)
+    found = [x := delta + decay * x for delta, decay in steps]
     return np.array(found[::-1], np.float32)
 
 
