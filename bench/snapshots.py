@@ -46,12 +46,12 @@ def main(arguments: list[str]) -> dict[str, Row]:
 def table(results: Mapping[str, Row]) -> str:
     """Seconds and megabytes, in Markdown."""
     lines = [
-        "\n| | first, s | MB | later: stall, s | all, s | MB | share of a minute | load, s | bare read, s |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "\n| | first, s | MB | later: stall, s | all, s | MB | share of a minute | load, s | bare read, s | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in results.items():
         if "failed" in row:
-            lines.append(f"| {name} | failed: {row['failed']} | | | | | | | |")
+            lines.append(f"| {name} | failed: {row['failed']} | | | | | | | | |")
             continue
         first, later = row["first"], row["later"]
         cells = [
@@ -63,6 +63,7 @@ def table(results: Mapping[str, Row]) -> str:
             f"{later['s'] / INTERVAL_S:.1%}",
             f"{row['load_s']:.2f}",
             f"{row['bare_s']:.2f}",
+            f"{row['load_s'] / row['bare_s']:.2f}",
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)

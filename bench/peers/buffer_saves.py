@@ -25,6 +25,8 @@ NEW_SHARE = (
     0.06  # of the rows, between two saves: a minute at 1,000 rows a second for 1,000,000 rows
 )
 
+PAIRS = 5  # of a bare read and a load, of which the shortest count
+
 
 class FlowrlSaves:
     """A snapshot of the run: what changed is copied, and written by another thread."""
@@ -62,12 +64,14 @@ class FlowrlSaves:
 
         found = read_newest_snapshot(self.run).snapshot
         copy: Any = FlowrlBuffer("vector", False, self.rows)
+        copy.buffer.ctx.keeps_loaded_arrays = True  # as a run that continues
         copy.buffer.load_state_dict(found.parts["node/buffer"].state_dict()["state"])
         assert copy.buffer.count == self.rows
 
     def files(self) -> list[Path]:
         """The files of the newest save."""
-        from flowrl.runs.snapshot_files import PIECES, snapshot_folders
+        from flowrl.runs.snapshot_files import snapshot_folders
+        from flowrl.runs.snapshot_pieces import PIECES
 
         newest = snapshot_folders(self.run)[0]
         manifest = (newest / "manifest.json").read_text()
@@ -188,8 +192,9 @@ def measure(name: str, rows: int, folder: Path) -> dict[str, Any]:
     push(saves.pushes, int(rows * NEW_SHARE) // PUSH_ROWS, number)
     later = save(saves)
     files = saves.files()
-    bare_s = min(timed(lambda: read_bare(files))[0] for _ in range(3))
-    load_s = min(timed(saves.load)[0] for _ in range(3))
+    # In turn, so that other work of the machine slows both.
+    pairs = [(timed(lambda: read_bare(files))[0], timed(saves.load)[0]) for _ in range(PAIRS)]
+    bare_s, load_s = map(min, zip(*pairs, strict=True))
     return {"first": first, "later": later, "bare_s": bare_s, "load_s": load_s}
 
 

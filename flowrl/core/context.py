@@ -136,6 +136,8 @@ class Context:
     continues: bool = False
     # Whether `state_dict` may return a `LiveArray` instead of a copy, because a snapshot is being saved.
     reads_live_arrays: bool = False
+    # Whether `load_state_dict` may keep and change the arrays of the state, because nothing else will read them.
+    keeps_loaded_arrays: bool = False
     # How often the node was replaced by a new one (`on_failure: restart`).
     restarts: int = 0
     # How often its site was lost and started again, while the other sites of the run went on.

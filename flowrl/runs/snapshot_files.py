@@ -10,41 +10,40 @@ at all. Nothing in these files is executed, and no name in them is used as a pat
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from flowrl.core.array_pieces import LARGE_BYTES, PIECE_BYTES, ArrayPieces, piece_bounds, pieces_of
-from flowrl.core.batch import Array
+from flowrl.core.array_pieces import LARGE_BYTES, ArrayPieces, piece_bounds, pieces_of
 from flowrl.core.errors import RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count
+from flowrl.runs.snapshot_pieces import (
+    CHECKSUM,
+    PIECES,
+    SMALL,
+    PieceReader,
+    piece_checksum,
+    sha256,
+)
 from flowrl.runtime.snapshot import PartHashes, digest_of_hashes, hash_part
 from flowrl.runtime.snapshot_schedule import Snapshot
 
-FOLDER, MANIFEST, SMALL, PIECES = "snapshots", "manifest.json", "small", "pieces"
+FOLDER, MANIFEST = "snapshots", "manifest.json"
 LOGS = "logs"  # of the run
 PARTIAL = ".part-"  # begins the names of files and folders that are being written
 REPLACED = ".old-"  # begins the name of a snapshot that is being replaced by one of the same rounds
 FORMAT = "flowrl snapshot 2"
-READERS = 4  # threads that read pieces
 FREE_BYTES = 64 << 20  # space that is left to others
-HASH = re.compile(r"[0-9a-f]{64}")
 ROUNDS = re.compile(r"\d{1,18}")
-DTYPE = re.compile(r"[<>|=][biuf]\d{1,2}")
 TRANSIENT = (errno.EIO, errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.ESTALE)
 READ_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
 RETRY_S = (0.2, 1.0)  # the waits before a write that failed is tried again
@@ -59,7 +58,8 @@ class SnapshotWriter:
 
     run: Path
     keep: int
-    _durable: set[str] = field(default_factory=set)  # the pieces that need not be written again
+    # The checksums of the pieces that need not be written again, by their names.
+    _durable: dict[str, str] = field(default_factory=dict)
     # The hashes of written snapshots, by rounds, to which later ones may refer.
     _written: dict[int, Mapping[str, PartHashes]] = field(default_factory=dict)
 
@@ -107,15 +107,20 @@ class SnapshotWriter:
             "state_digest": digest,
             "facts": dict(facts),
             "parts": parts,
+            "checksums": {CHECKSUM: self._checksums(parts)},
         }
         text = json.dumps(manifest).encode()
         write_durably(folder / SMALL, bytes(small))
-        write_durably(folder / MANIFEST, _sha256(text).encode() + b"\n" + text + b"\n")
+        write_durably(folder / MANIFEST, sha256(text).encode() + b"\n" + text + b"\n")
         _sync(self.folder / PIECES)
         _sync(folder)
         self._sync_run()
         self._put_in_place(folder, self.folder / str(snapshot.rounds))
         return digest
+
+    def _checksums(self, parts: Mapping[str, Any]) -> dict[str, str]:
+        """Return the checksums of the pieces that are files, by their names."""
+        return {sha: self._durable[sha] for sha, _ in _pieces(parts)}
 
     def _sync_run(self) -> None:
         """Wait until the run's other files are on the disk: its graph, and the records that the snapshot continues."""
@@ -168,11 +173,11 @@ class SnapshotWriter:
     def _write_piece(self, sha: str, content: memoryview) -> None:
         path = self.folder / PIECES / sha
         if sha not in self._durable:
-            if not (path.is_file() and _sha256(path.read_bytes()) == sha):
+            if not (path.is_file() and sha256(path.read_bytes()) == sha):
                 partial = path.with_name(f"{PARTIAL}{sha}")
                 write_durably(partial, content)
                 partial.rename(path)
-            self._durable.add(sha)
+            self._durable[sha] = piece_checksum(content)
 
     def _require_space(self, snapshot: Snapshot, hashes: Mapping[str, PartHashes]) -> None:
         needed = 0
@@ -206,7 +211,7 @@ class SnapshotWriter:
         needed: set[str] = set()
         for path in snapshot_folders(self.run):
             try:
-                needed |= {sha for sha, *_ in _pieces(_read_manifest(path))}
+                needed |= {sha for sha, _ in _pieces(_read_manifest(path)["parts"])}
             except (OSError, ValueError):
                 return  # it may need any piece
         for parts in self._written.values():
@@ -214,16 +219,12 @@ class SnapshotWriter:
         for path in (self.folder / PIECES).iterdir():
             if path.name not in needed:
                 path.unlink()
-        self._durable &= needed
+        self._durable = {sha: found for sha, found in self._durable.items() if sha in needed}
 
 
 def _append(small: bytearray, content: bytes | memoryview, sha: str) -> list[Any]:
     small += content
     return [sha, len(content), len(small) - len(content)]
-
-
-def _sha256(content: bytes | memoryview) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def write_durably(path: Path, content: bytes | memoryview) -> None:
@@ -333,13 +334,13 @@ def read_snapshot_after(run: Path, rounds: int) -> StoredSnapshot:
 
 def _read_snapshot(path: Path, damaged: tuple[str, ...]) -> StoredSnapshot:
     manifest = _read_manifest(path)
-    small = (path / SMALL).read_bytes()
-    pieces = path.parent / PIECES
+    checksums = manifest.get("checksums", {}).get(CHECKSUM, {})
+    reader = PieceReader(path.parent / PIECES, (path / SMALL).read_bytes(), checksums)
     parts = {}
     hashes = {}
     for key, entry in manifest["parts"].items():
-        text = _text(entry["text"], small)
-        arrays = {name: _array(found, small, pieces) for name, found in entry["arrays"].items()}
+        text = reader.text(entry["text"])
+        arrays = {name: reader.array(found) for name, found in entry["arrays"].items()}
         parts[key] = SavedState(arrays, text)
         shas = {name: [sha for sha, *_ in found[2]] for name, found in entry["arrays"].items()}
         hashes[key] = PartHashes(entry["text"][0], shas)
@@ -354,7 +355,7 @@ def _read_snapshot(path: Path, damaged: tuple[str, ...]) -> StoredSnapshot:
 def _read_manifest(path: Path) -> dict[str, Any]:
     checksum, _, text = (path / MANIFEST).read_bytes().partition(b"\n")
     text = text.removesuffix(b"\n")
-    if _sha256(text) != checksum.decode("ascii", "replace"):
+    if sha256(text) != checksum.decode("ascii", "replace"):
         raise ValueError(f"{MANIFEST} is damaged: its checksum is another one")
     manifest = parse_object(text)
     if manifest.get("format") != FORMAT:
@@ -366,59 +367,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _pieces(manifest: Mapping[str, Any]) -> Iterator[list[Any]]:
-    """Yield the pieces that are files of their own."""
-    for entry in manifest["parts"].values():
+def _pieces(parts: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """Yield the pieces of a manifest's parts that are files of their own."""
+    for entry in parts.values():
         for _, _, pieces in entry["arrays"].values():
             yield from (piece for piece in pieces if len(piece) == 2)
-
-
-def _text(piece: list[Any], small: bytes) -> str:
-    """Return a text, after its hash has been checked."""
-    sha, size, begin = piece
-    content = small[int(begin) : int(begin) + int(size)]
-    if len(content) != size or _sha256(content) != sha:
-        raise ValueError(f"{SMALL} is damaged: its bytes are not those that were written")
-    return content.decode()
-
-
-def _size(piece: list[Any]) -> int:
-    size = piece[1]
-    if not isinstance(size, int) or not 0 <= size <= PIECE_BYTES:
-        raise ValueError(f"{size!r:.40} is not the size of a piece")
-    return size
-
-
-def _read_into(content: memoryview, piece: list[Any], small: bytes, pieces: Path) -> None:
-    """Read the bytes of a piece, and check their hash."""
-    sha, size, *offset = piece
-    if not (isinstance(sha, str) and HASH.fullmatch(sha)):
-        raise ValueError(f"{sha!r:.80} is not the hash of a piece")
-    if offset:
-        where, found = SMALL, small[int(offset[0]) : int(offset[0]) + size]
-        is_whole = len(found) == size
-        content[: len(found)] = found
-    else:
-        where = f"{PIECES}/{sha}"
-        with (pieces / sha).open("rb", buffering=0) as file:
-            is_whole = os.fstat(file.fileno()).st_size == size == file.readinto(content)
-    if not is_whole or _sha256(content) != sha:
-        raise ValueError(f"{where} is damaged: its bytes are not those that were written")
-
-
-def _array(found: list[Any], small: bytes, pieces: Path) -> Array:
-    """Read an array. Its pieces are read and hashed by several threads, directly into its memory."""
-    dtype, shape, parts = found
-    if not DTYPE.fullmatch(dtype):
-        raise ValueError(f"{dtype!r:.40} is not the type of an array of numbers")
-    sizes, wanted = [_size(piece) for piece in parts], [int(n) for n in shape]
-    if sum(sizes) != np.dtype(dtype).itemsize * prod(wanted) or min(wanted, default=0) < 0:
-        raise ValueError(f"an array of the shape {wanted} does not have {sum(sizes)} bytes")
-    content = np.empty(sum(sizes), np.uint8)
-    ends = np.cumsum(sizes).tolist()
-    views = [content.data[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-    with ThreadPoolExecutor(READERS) as pool:
-        for _ in pool.map(lambda view, piece: _read_into(view, piece, small, pieces), views, parts):
-            pass  # raises the first error
-    array: Array = content.view(np.dtype(dtype)).reshape(wanted)
-    return array

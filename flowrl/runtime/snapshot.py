@@ -234,12 +234,15 @@ def _clock_data(clock: Clock) -> dict[str, list[int]]:
 
 
 def load_parts(instances: Instances, parts: Parts) -> None:
-    """Load the parts of this site. The instances are new, and in the phase in which the parts were saved."""
+    """Load the parts of this site. The instances are new, and in the phase in which the parts were saved.
+
+    Nodes may keep arrays of the parts, and write to those that are not read-only.
+    """
     for key, load in instances.service_loaders():
         load(_part(parts, node_key(key)))
     for instance in instances.all():
         data = _part(parts, node_key(instance.key)).state_dict()
-        _loading(instance.key, partial(load_instance, instance, data))
+        _loading(instance.key, partial(_hand_over, instance, data))
     for key, owner, queue, _ in _queues(instances):
         saved = _part(parts, key).state_dict()["tokens"]
         tokens = _loading(owner, partial(_tokens, saved))
@@ -271,6 +274,15 @@ def _loading(owner: str, load: Callable[[], Any]) -> Any:
         raise
     except RAISED as error:
         raise NodeError(owner, LOADING_STATE, error) from error
+
+
+def _hand_over(instance: Instance, data: Mapping[str, Any]) -> None:
+    """Load the part of an instance, whose arrays nothing else will read."""
+    instance.ctx.keeps_loaded_arrays = True
+    try:
+        load_instance(instance, data)
+    finally:
+        instance.ctx.keeps_loaded_arrays = False
 
 
 def load_instance(instance: Instance, data: Mapping[str, Any]) -> None:

@@ -115,7 +115,7 @@ class ReplayBuffer(Node):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.ring.load_state_dict(state["rows"])
+        self.ring.load_state_dict(state["rows"], self.ctx.keeps_loaded_arrays)
         self.counters = Counters(*state["counters"])
         self.pacer.load_state_dict(state["pacer"])
         self._sampler.rng.bit_generator.state = state["rng"]

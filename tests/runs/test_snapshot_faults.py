@@ -16,17 +16,17 @@ from flowrl.core import array_pieces
 from flowrl.core.array_pieces import ArrayPieces
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count
-from flowrl.runs import snapshot_files
+from flowrl.runs import snapshot_files, snapshot_pieces
 from flowrl.runs.run_snapshots import RunSnapshots
 from flowrl.runs.snapshot_files import (
     FOLDER,
     PARTIAL,
-    PIECES,
     SnapshotWriter,
     read_newest_snapshot,
     read_snapshot_after,
     snapshot_folders,
 )
+from flowrl.runs.snapshot_pieces import PIECES
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSchedule
 from tests.runs.recorded_disk import Killed, RecordedDisk
 
@@ -35,7 +35,7 @@ ROWS = 60  # of 8 bytes, in pieces of 100 bytes
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (array_pieces, snapshot_files):
+    for module in (array_pieces, snapshot_pieces):
         monkeypatch.setattr(module, "PIECE_BYTES", 100)
     monkeypatch.setattr(snapshot_files, "LARGE_BYTES", 200)
     monkeypatch.setattr(snapshot_files, "RETRY_S", ())

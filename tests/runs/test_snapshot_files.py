@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import zlib
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,11 @@ from flowrl.runs import snapshot_files
 from flowrl.runs.snapshot_files import (
     FOLDER,
     MANIFEST,
-    PIECES,
-    SMALL,
     SnapshotWriter,
     read_newest_snapshot,
     snapshot_folders,
 )
+from flowrl.runs.snapshot_pieces import CHECKSUM, PIECES, SMALL
 from flowrl.runtime.snapshot import digest_of_parts
 from flowrl.runtime.snapshot_schedule import Snapshot
 
@@ -208,13 +208,63 @@ def test_an_error_that_passes_is_tried_again(
     assert read_rounds(tmp_path) == 5
 
 
+def read_manifest(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        (run / FOLDER / "5" / MANIFEST).read_bytes().partition(b"\n")[2]
+    )
+    return found
+
+
 def rewrite(run: Path, change: Any) -> None:
     """Change the manifest, and give it the checksum of its new text."""
-    path = run / FOLDER / "5" / MANIFEST
-    manifest = json.loads(path.read_bytes().partition(b"\n")[2])
+    path, manifest = run / FOLDER / "5" / MANIFEST, read_manifest(run)
     change(manifest)
     text = json.dumps(manifest).encode()
     path.write_bytes(sha256(text).hexdigest().encode() + b"\n" + text + b"\n")
+
+
+def test_a_piece_with_the_bytes_of_another_is_found(tmp_path: Path) -> None:
+    write(tmp_path, 5)
+    names = read_manifest(tmp_path)["parts"]["node/buffer"]["arrays"]["state/rows"][2]
+    (one, size), (two, other_size), _ = names
+    assert size == other_size
+    folder = tmp_path / FOLDER / PIECES
+    (folder / one).write_bytes((folder / two).read_bytes())
+    with pytest.raises(RunError, match=f"pieces/{one} is damaged"):
+        read_newest_snapshot(tmp_path)
+
+
+def test_pieces_are_checked_by_the_checksums_of_the_manifest(tmp_path: Path) -> None:
+    """They find the damage, and the names, which take longer, are not computed again."""
+    write(tmp_path, 5)
+    checksums = read_manifest(tmp_path)["checksums"][CHECKSUM]
+    assert checksums.keys() == pieces(tmp_path)
+    for sha, found in checksums.items():
+        content = (tmp_path / FOLDER / PIECES / sha).read_bytes()
+        assert int(found, 16) == zlib.crc32(content)
+    wrong = dict.fromkeys(checksums, "00000000")
+    rewrite(tmp_path, lambda manifest: manifest["checksums"].update({CHECKSUM: wrong}))
+    with pytest.raises(RunError, match=r"pieces/\w+ is damaged"):
+        read_newest_snapshot(tmp_path)
+
+
+@pytest.mark.parametrize("checksums", [None, {"another": {}}])
+def test_pieces_without_a_known_checksum_are_checked_by_their_names(
+    checksums: Any, tmp_path: Path
+) -> None:
+    """Those of snapshots before there were checksums, and of later versions."""
+    write(tmp_path, 5)
+
+    def change(manifest: dict[str, Any]) -> None:
+        del manifest["checksums"]
+        if checksums is not None:
+            manifest["checksums"] = checksums
+
+    rewrite(tmp_path, change)
+    assert read_rounds(tmp_path) == 5
+    damage(tmp_path / FOLDER / PIECES / min(pieces(tmp_path)), "flipped")
+    with pytest.raises(RunError, match=r"pieces/\w+ is damaged"):
+        read_newest_snapshot(tmp_path)
 
 
 @pytest.mark.parametrize(

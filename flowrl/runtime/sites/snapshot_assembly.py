@@ -272,6 +272,8 @@ class SnapshotAssembly:
             if key not in self._part_sites:
                 raise RunError(f"the snapshot has the part '{key}', which the graph does not have")
             own[self._part_sites[key]][key] = saved
+            for array in saved.arrays.values():
+                array.flags.writeable = False  # the run may have to load them again
         fired = self._fired_without_rounds(snapshot)
         for name, parts in own.items():
             if name in self._may_begin_anew:

@@ -173,8 +173,8 @@ class PrioritisedRing(Ring):
             "highest": self._highest,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state["ring"])  # now the size is known, if bytes limit it
+    def load_state_dict(self, state: Mapping[str, Any], may_keep: bool = False) -> None:
+        super().load_state_dict(state["ring"], may_keep)  # now the size is known, if bytes limit it
         if state["ring"]["columns"] and state["ring"]["size"] != self.size:
             raise ValueError(
                 f"the state is of a buffer of size {state['ring']['size']}; "

@@ -255,8 +255,11 @@ class Ring:
         place = newest if first <= newest < stop else stop - 1
         return self.written - 1 - (self._next_place - 1 - place) % self.size
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore rows at their places, or the oldest first from place 0 on if the size differs."""
+    def load_state_dict(self, state: Mapping[str, Any], may_keep: bool = False) -> None:
+        """Restore rows at their places, or the oldest first from place 0 on if the size differs.
+
+        With `may_keep`, arrays of the state may become those of the ring, which writes to them.
+        """
         if (state["frames"] is None) != (self._deduplicator is None):
             raise ValueError(
                 "the state and this buffer differ in whether frames are deduplicated; "
@@ -282,7 +285,7 @@ class Ring:
             metadata = {name: array[places] for name, array in metadata.items()}
             self._next_place = rows % self.size
         for name, array in columns.items():
-            self.columns[name][0 : len(array)] = array
+            self.columns[name] = self.storage.load(self.columns[name], array, may_keep)
         for name, array in metadata.items():
             self.metadata[name][: len(array)] = array
         self.flush()

@@ -93,6 +93,14 @@ class Storage(Part):
         """Give a column more places. Each row keeps its place."""
         raise NotImplementedError
 
+    def load(self, store: ColumnStore, rows: Array, may_keep: bool) -> ColumnStore:
+        """Write rows into a column, from place 0 on, and return the column.
+
+        With `may_keep`, the array of rows may become the column.
+        """
+        store[0 : len(rows)] = rows
+        return store
+
     def discard(self, columns: Mapping[str, ColumnStore], places: Array) -> None:
         """Free rows if possible. They are not read again before others are written at their places."""
 
@@ -124,6 +132,14 @@ class MemoryStorage(Storage):
 
     def grow(self, name: str, rows: ColumnStore, places: int) -> ColumnStore:
         return grow_array(rows, places)
+
+    def load(self, store: ColumnStore, rows: Array, may_keep: bool) -> ColumnStore:
+        """Keep the array if it is like that of the column, which spares a copy of all rows."""
+        old = np.asarray(store)
+        is_like = (rows.shape, rows.dtype, rows.strides) == (old.shape, old.dtype, old.strides)
+        if may_keep and is_like and rows.flags.writeable:
+            return as_column_store(rows)
+        return super().load(store, rows, may_keep)
 
 
 def grow_array(rows: ColumnStore, places: int) -> ColumnStore:

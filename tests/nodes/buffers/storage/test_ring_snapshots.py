@@ -152,3 +152,43 @@ def test_a_ring_of_another_size_takes_the_rows_the_oldest_first() -> None:
     larger.load_state_dict(Snapshots(ring).save()[0])
     larger.push(rows(SIZE + 50, 60), use=0)
     assert larger.in_order()["reward"].tolist() == [*range(70, 230)]
+
+
+def full_ring_state() -> dict[str, Any]:
+    ring = make_ring(MemoryStorage(), False)
+    ring.push(rows(0, SIZE + 30), use=0)
+    return ring.state_dict()
+
+
+def test_a_ring_in_memory_may_keep_the_arrays_that_it_loads() -> None:
+    state, ring = full_ring_state(), make_ring(MemoryStorage(), False)
+    ring.load_state_dict(state, may_keep=True)
+    for name, column in state["columns"].items():
+        assert ring.columns[name] is column
+    ring.push(rows(SIZE + 30, 20), use=1)
+    assert ring.in_order()["reward"].tolist() == [*range(50, SIZE + 50)]
+
+
+@pytest.mark.parametrize(
+    ("why", "storage"),
+    [
+        ("not allowed", "memory"),
+        ("read-only", "memory"),
+        ("another size", "memory"),
+        ("another storage", "mapped"),
+        ("another storage", "compressed"),
+    ],
+)
+def test_arrays_that_a_ring_may_not_keep_are_copied(why: str, storage: str, tmp_path: Path) -> None:
+    state = full_ring_state()
+    for column in state["columns"].values():
+        column.flags.writeable = why != "read-only"
+    before = {name: column.copy() for name, column in state["columns"].items()}
+    size = SIZE + 7 if why == "another size" else SIZE
+    ring = make_ring(STORAGES[storage](tmp_path), False, size)
+    ring.load_state_dict(state, may_keep=why != "not allowed")
+    ring.push(rows(SIZE + 30, 20), use=1)
+    assert ring.in_order()["reward"].tolist()[-SIZE:] == [*range(50, SIZE + 50)]
+    for name, column in state["columns"].items():
+        np.testing.assert_array_equal(column, before[name])
+    ring.close()
