@@ -68,16 +68,22 @@ def attribute_kinds(owner: Any, without: Collection[str] = ()) -> dict[str, str]
 
 
 def refuse_other_attributes(
-    owner: Any, kinds: Mapping[str, str], without: Collection[str] = ()
+    owner: Any,
+    kinds: Mapping[str, str],
+    without: Collection[str] = (),
+    made_in: str = "setup",
 ) -> None:
-    """Refuse attributes that a new owner would not have, or could not load, because they have other kinds there."""
+    """Refuse attributes that a new owner would not have, or could not load, because they have other kinds there.
+
+    `made_in` is the method after which the attributes had these kinds.
+    """
     found = attribute_kinds(owner, without)
     for name in found.keys() | kinds.keys():
         now, then = found.get(name, "missing"), kinds.get(name, "missing")
         if now != then and {now, then} != {"data", "none"}:
             raise UnsavableStateError(
-                f"{_name(owner)}.{name} is {_told(now)}, and was {_told(then)} after `setup`, so a new node could not "
-                "load it; make it in `setup`"
+                f"{_name(owner)}.{name} is {_told(now)}, and was {_told(then)} after `{made_in}`, so a new one "
+                f"could not load it; make it in `{made_in}`"
             )
 
 

@@ -6,12 +6,18 @@ A hook of your own is a subclass of `Hook`, named by its import path: `hooks: [{
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from flowrl.core.attribute_state import load_attributes, state_of_attributes
+from flowrl.core.attribute_state import (
+    attribute_kinds,
+    load_attributes,
+    refuse_other_attributes,
+    state_of_attributes,
+)
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
+from flowrl.core.saved_state import SavedState, UnsavableStateError
 
 if TYPE_CHECKING:
     from flowrl.nodes.learners.learner import Learner
@@ -21,11 +27,13 @@ if TYPE_CHECKING:
 class Hook(Part):
     """The base of hooks. A subclass defines those of the four methods that it needs.
 
-    Its attributes are state, which is saved with the learner's: numbers, arrays and generators. Those whose names
-    begin with `_` are not.
+    Its attributes are state, which is saved with the learner's: numbers, arrays and generators.
     """
 
     kind = "hook"
+    # The names of attributes that are no state, such as open files.
+    unsaved: ClassVar[tuple[str, ...]] = ()
+    _kinds_when_made: Mapping[str, str] | None = None
 
     class Config(BaseConfig):
         priority: int = param(
@@ -45,11 +53,24 @@ class Hook(Part):
     def after_run(self, learner: Learner) -> None:
         """Called once, when the learner is closed, also if the run has failed."""
 
+    def check_state(self) -> None:
+        """Refuse attributes that cannot be saved, before the run. Its learner calls this when the hook is made."""
+        self._kinds_when_made = attribute_kinds(self, self._not_state())
+        SavedState.of(self.state_dict()).parts()
+
     def state_dict(self) -> dict[str, Any]:
-        return state_of_attributes(self, self._not_state())
+        without = self._not_state()
+        try:
+            found = state_of_attributes(self, without)
+            if self._kinds_when_made is not None:
+                refuse_other_attributes(self, self._kinds_when_made, without, "__init__")
+            return found
+        except UnsavableStateError as error:
+            hint = "name the attribute in `unsaved` of the class if it is no state"
+            raise UnsavableStateError(f"{error}; {hint}") from None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         load_attributes(self, state, self._not_state())
 
-    def _not_state(self) -> list[str]:
-        return [name for name in vars(self) if name.startswith("_") or name == "config"]
+    def _not_state(self) -> set[str]:
+        return {"config", "_kinds_when_made", *self.unsaved}

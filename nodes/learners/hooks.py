@@ -95,6 +95,8 @@ class GradientStatistics(Hook):
     they changed.
     """
 
+    unsaved = ("_before",)  # it is empty between two iterations
+
     class Config(Hook.Config):
         every_iters: int = param(100, "train iterations between two measurements", ge=1)
 

@@ -154,7 +154,7 @@ class Learner(Node):
         hooks: list[Hook] = configured_parts(self.config, "hooks", Hook)
         self.hooks = sorted(hooks, key=lambda hook: hook.config.priority)
         for hook in hooks:
-            SavedState.of(hook.state_dict()).parts()  # refuses what cannot be saved
+            hook.check_state()
         self.train_iter = 0
         self._is_uncounted = False  # whether the clock lacks the last train iteration
         self._is_running = False  # whether the hooks know that the run has begun

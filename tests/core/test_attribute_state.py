@@ -187,7 +187,7 @@ def test_a_state_that_a_new_node_could_not_load_is_refused(how: str, told: str) 
     node.fire(Batch({"n": np.arange(1)}))
     with pytest.raises(UnsavableStateError) as raised:
         node.state_dict()
-    assert str(raised.value).startswith(f"makeslater.{told}, so a new node could not load it; make")
+    assert str(raised.value).startswith(f"makeslater.{told}, so a new one could not load it; make")
 
 
 def test_an_attribute_without_a_value_may_get_data() -> None:

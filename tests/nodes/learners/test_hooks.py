@@ -13,6 +13,8 @@ from flowrl.core.checkpoint import read_acting
 from flowrl.core.config import param
 from flowrl.core.context import CheckpointRecord, MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.saved_state import SavedState
+from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights, GradientStatistics, NanGuard, Save
 from flowrl.nodes.learners.learner import Learner
@@ -187,6 +189,69 @@ def test_a_hook_that_cannot_be_saved_is_refused_when_the_learner_is_made() -> No
         learner_with(Noting())
     with pytest.raises(TypeError, match="state/seen is a set, which a checkpoint cannot hold"):
         learner_with(Returning())
+
+
+class CountsHidden(Hook):
+    """Has state in an attribute that looks private."""
+
+    def __init__(self, *args: Any, **params: Any) -> None:
+        super().__init__(*args, **params)
+        self._seen = 0
+        self._rng = np.random.default_rng(3)
+
+    def after_iter(self, learner: Any, batch: Batch, result: Any) -> None:
+        self._seen += 1
+        learner.add_metrics({"drawn": self._rng.random() + self._seen})
+
+
+HOOKS: dict[str, Any] = {
+    "save": lambda: Save(every_iters=2, keep=1),
+    "nan_guard": NanGuard,
+    "averaged_weights": AveragedWeights,
+    "gradient_statistics": lambda: GradientStatistics(every_iters=2),
+}
+
+
+def test_every_hook_is_tested_here() -> None:
+    assert HOOKS.keys() == CATALOGUE["hook"].keys()
+
+
+@pytest.mark.parametrize("make", [*HOOKS.values(), CountsHidden])
+def test_a_learner_that_was_loaded_continues_its_hooks(make: Any) -> None:
+    """With the same weights, records and states as one that goes on."""
+    whole, half, other = (learner_with(make(), log_every_iters=3) for _ in range(3))
+    train(whole, 7), train(half, 4)
+    other.ctx.clock = half.ctx.clock
+    other.load_state_dict(SavedState.of(half.state_dict()).state_dict())
+    train(other, 3, first=4)
+    assert same_bits(whole.state_dict(), other.state_dict())
+    assert [*map(_facts, half.ctx.records), *map(_facts, other.ctx.records)] == [
+        *map(_facts, whole.ctx.records)
+    ]
+
+
+def _facts(record: Any) -> Any:
+    """The values of metrics, and the name of a checkpoint."""
+    return record.values if isinstance(record, MetricsRecord) else (record.name, record.replaces)
+
+
+def test_an_attribute_that_a_new_hook_would_not_have_is_refused_when_it_is_saved() -> None:
+    class OpensLater(Hook):
+        def before_run(self, learner: Any) -> None:
+            self._file = object()
+
+    class NamesIt(OpensLater):
+        unsaved = ("_file",)
+
+    learner = learner_with(OpensLater())
+    train(learner, 1)
+    with pytest.raises(
+        TypeError, match=r"_file is a object, which .* name the attribute in `unsav"
+    ):
+        learner.state_dict()
+    learner = learner_with(NamesIt())
+    train(learner, 1)
+    learner.state_dict()
 
 
 def test_a_learner_trains_by_hand_from_a_buffer(tmp_path: Path) -> None:
