@@ -169,7 +169,8 @@ class FlowGraph:
 
         The runs end after so many train iterations, or so many rounds after the warm-up; by default after ten rounds.
         `.is_exact` says whether all bits are equal, and `.differences` names what is not. `.unsaved` says why the state
-        of a node could not be saved.
+        of a node could not be saved. `.is_continued_exactly` says whether a run that was stopped half-way and
+        continued has the same bits, too, and `.continued.differences` names what has not.
         """
         limits = short_limits(
             parse_count("train_iters", train_iters), parse_count("rounds", rounds)

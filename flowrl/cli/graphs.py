@@ -33,7 +33,7 @@ def check_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--twice",
         action="store_true",
-        help="also run it for a short time in one thread and in processes, and compare the runs bit by bit",
+        help="also run it for a short time in one thread, in processes and from a snapshot, and compare all bits",
     )
     parser.add_argument(
         "--train-iters",
@@ -78,7 +78,7 @@ def check(arguments: Namespace) -> int:
     status, twice = 0 if checked.ok else 2, {}
     if arguments.twice and checked.ok:
         repetition = _run_twice(arguments, checked)
-        is_good = repetition.is_exact and not repetition.unsaved
+        is_good = repetition.is_exact and repetition.is_continued_exactly
         status, twice = 0 if is_good else 1, {"twice": repetition.as_dict()}
         if not arguments.json:
             print(f"\n{repetition}")

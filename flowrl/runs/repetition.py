@@ -1,20 +1,22 @@
-"""Runs a graph for a short time on one site and in processes, and compares the runs bit by bit."""
+"""Runs a graph for a short time: on one site, in processes, and continued from a snapshot; compares all bits."""
 
 from __future__ import annotations
 
 import filecmp
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.core.errors import UsageError
+from flowrl.core.errors import FlowError, UsageError
 from flowrl.core.wording import count_text
 from flowrl.graph.model import Limits
+from flowrl.runs.folder import METRICS_FILE
 from flowrl.runs.result import RunResult
+from flowrl.runs.resume import resumed_run
 from flowrl.runs.run import Run
 from flowrl.runs.token_diff import diff_tokens
 from flowrl.runs.token_file import TOKEN_FILE
@@ -24,27 +26,53 @@ USUAL_ROUNDS = 10
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a run that continued from a snapshot had in common with one without a stop."""
+
+    after_rounds: int  # the completed rounds at the snapshot, those of the warm-up included
+    differences: tuple[str, ...]  # in words; none if all bits are equal
+
+    @property
+    def verdict(self) -> str:
+        where = f"continued in processes after {count_text(self.after_rounds, 'round')}"
+        if not self.differences:
+            return f"{where}: equal"
+        hint = (
+            "something that changes is not in the saved state of a node, a part of it or an env; "
+            "see `flowrl docs snapshots`"
+        )
+        return "\n".join((f"{where}: different; {hint}", *(f"  {d}" for d in self.differences)))
+
+
+@dataclass(frozen=True, slots=True)
 class Repetition:
     """What two runs of a graph had in common."""
 
     results: tuple[RunResult, RunResult]
     differences: tuple[str, ...]  # in words; none if all bits are equal
-    unsaved: tuple[
-        str, ...
-    ] = ()  # why the state at the end could not be saved, if the graph does not forbid to
+    # Why the state at the end could not be saved, if the graph does not forbid to.
+    unsaved: tuple[str, ...] = ()
+    continued: Continuation | None = None
 
     @property
     def is_exact(self) -> bool:
         return not self.differences
 
+    @property
+    def is_continued_exactly(self) -> bool:
+        """Whether the state was saved, and a run that continued from it had the same bits."""
+        return not self.unsaved and (self.continued is None or not self.continued.differences)
+
     def as_dict(self) -> Mapping[str, Any]:
         keys = ("placement", "env_steps", "train_iters", "digest", "state_digest")
         runs = [{key: getattr(result, key) for key in keys} for result in self.results]
         found = {"equal": self.is_exact, "differences": list(self.differences), "runs": runs}
-        return {**found, "unsaved": list(self.unsaved)}
+        continued = None if self.continued is None else asdict(self.continued)
+        return {**found, "unsaved": list(self.unsaved), "continued": continued}
 
     def __str__(self) -> str:
-        return "\n".join((*map(result_line, self.results), self.verdict, *self.unsaved))
+        continued = () if self.continued is None else (self.continued.verdict,)
+        return "\n".join((*map(result_line, self.results), self.verdict, *self.unsaved, *continued))
 
     @property
     def verdict(self) -> str:
@@ -63,7 +91,10 @@ def short_limits(train_iters: int | None, rounds: int | None) -> Limits:
 
 
 def run_twice(checked: CheckedGraph, limits: Limits) -> Repetition:
-    """Run the graph up to these limits in each of `PLACEMENTS`, and compare the runs."""
+    """Run the graph up to these limits in each of `PLACEMENTS`, and compare the runs.
+
+    If they are equal, another run is stopped half-way, continued from its snapshot, and compared with them.
+    """
     require_deterministic(checked, "check --twice")
     with tempfile.TemporaryDirectory(prefix="flowrl-twice-") as folder:
         runs = [
@@ -75,7 +106,39 @@ def run_twice(checked: CheckedGraph, limits: Limits) -> Repetition:
         if differences:
             again = _new_run(checked, limits, PLACEMENTS[0], Path(folder) / "again").run()
             differences.append(_cause(not compare_runs(first, again)))
-    return Repetition((first, second), tuple(differences), _problems_of_snapshots(runs))
+        unsaved = _problems_of_snapshots(runs)
+        is_comparable = not (differences or unsaved or checked.graph.snapshots.is_off)
+        continued = _continue(checked, limits, first, Path(folder)) if is_comparable else None
+    return Repetition((first, second), tuple(differences), unsaved, continued)
+
+
+def _continue(
+    checked: CheckedGraph, limits: Limits, whole: RunResult, folder: Path
+) -> Continuation | None:
+    """Run half of a run, continue it in processes, and compare it with the whole one; None if it is too short."""
+    half = Limits(rounds=_half(limits.rounds), train_iters=_half(limits.train_iters))
+    if 0 in (half.rounds, half.train_iters):
+        return None
+    begun = _new_run(checked, half, PLACEMENTS[0], folder / "continued").run()
+    if begun.snapshot_rounds is None:
+        return None
+    try:
+        run, _, _ = resumed_run(
+            folder / "continued", placement=PLACEMENTS[1], limits=limits, saves_at_end=True
+        )
+        result = run.run()
+    except FlowError as error:
+        return Continuation(begun.snapshot_rounds, (str(error),))
+    differences = compare_runs(whole, result)
+    if not filecmp.cmp(*(Path(r.run_dir) / METRICS_FILE for r in (whole, result)), shallow=False):
+        differences.append(f"{METRICS_FILE}: other metrics")
+    if differences:
+        differences += result.happened
+    return Continuation(begun.snapshot_rounds, tuple(differences))
+
+
+def _half(limit: int | None) -> int | None:
+    return None if limit is None else limit // 2
 
 
 def _problems_of_snapshots(runs: Sequence[Run]) -> tuple[str, ...]:

@@ -31,10 +31,12 @@ class Placed(Node):
 def test_equal_runs_are_told_with_their_digests(flowrl: Flowrl, folder: Path) -> None:
     status, out, _ = flowrl("check", "g.yaml", "--twice", "--train-iters", "9")
     assert status == 0
-    serial, processes, verdict = out.splitlines()[-3:]
+    serial, processes, verdict, continued = out.splitlines()[-4:]
     assert serial.startswith("serial: 9 train iterations, ")
     assert processes == serial.replace("serial", "processes")
     assert verdict == "equal: all tokens and the weights, and the whole state at the end"
+    assert continued.startswith("continued in processes after ")
+    assert continued.endswith(" rounds: equal")
 
 
 @pytest.mark.slow
@@ -112,3 +114,31 @@ def test_a_state_that_cannot_be_saved_is_told(
     assert told in unsaved
     if kind == "OpensAFile":
         assert flowrl(*words, "--set", "snapshots=false")[0] == 0
+
+
+class ForgetsItsCount(Placed):
+    """Gives numbers that depend on an attribute that is not saved."""
+
+    unsaved = ("fired",)
+
+    def setup(self) -> None:
+        self.fired = 0
+
+    def fire(self, data: Batch) -> Batch:
+        self.fired += 1
+        return table(self.fired)
+
+
+def test_a_state_that_was_not_saved_is_found_by_continuing(flowrl: Flowrl, folder: Path) -> None:
+    write(folder / "s.yaml", {"s": f"{__name__}:ForgetsItsCount", "d": "Drain"}, ["c -> s -> d"])
+    words = ("check", "s.yaml", "--twice", "--rounds", "5")
+    status, out, _ = flowrl(*words, "--json")
+    twice = one_line(out)["twice"]
+    assert (status, twice["equal"], twice["unsaved"]) == (1, True, [])
+    assert twice["continued"]["after_rounds"] == 2
+    assert twice["continued"]["differences"][0] == (
+        "tokens: the first that differs is token 2 of s.out -> d.data, from firing 2 of s (round 2)"
+    )
+    _, out, _ = flowrl(*words)
+    assert "continued in processes after 2 rounds: different; something that changes is not" in out
+    assert flowrl(*words, "--set", "snapshots=false")[0] == 0
