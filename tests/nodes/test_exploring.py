@@ -11,8 +11,11 @@ import pytest
 
 import flowrl
 from flowrl.core.batch import Column
+from flowrl.core.import_paths import import_any_object
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count, State
+from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
@@ -30,7 +33,7 @@ from flowrl.nodes.policies.bc import Bc
 from flowrl.nodes.policies.ddpg import Ddpg
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
-from tests.nodes.learn_modes import CONTINUOUS, DISCRETE, OBS
+from tests.nodes.learn_modes import CONTINUOUS, DISCRETE, OBS, same_bits
 
 UNIT = Column("float32", (2,), low=-1.0, high=1.0)
 THREE = Column("int64", n=3)
@@ -276,16 +279,33 @@ def test_rows_have_the_columns_described_before_the_run() -> None:
     assert policy.memory_columns() == {}
 
 
-def test_a_restored_collector_continues_with_the_same_bits() -> None:
-    one, _, state = collector_of(EpsilonLadder())
-    other, _, _ = collector_of(EpsilonLadder())
-    one.fire(state)
-    other.fire(state)
-    mode = one._actor.mode
-    assert mode.state_dict().keys() == {"rng"}
+def exploring_collector(name: str) -> tuple[Any, State]:
+    """A collector with an exploring step of the catalogue, and the weights with which it acts."""
+    step = import_any_object(CATALOGUE["exploring_step"][name])()
+    if not name.endswith("noise"):
+        node, _, state = collector_of(step)
+        return node, state
+    kwargs = {"space": "Box", "low": -1.0, "high": 1.0, "shape": (2,)}
+    env = Gymnasium(id="tests.nodes.toy_envs:SpaceCheckingEnv", kwargs=kwargs, max_episode_steps=20)
+    envs = SerialEnvManager(env=env, count=4, seed=1)
+    spec = envs.spec()
+    policy = Ddpg(obs=spec.obs, action=spec.action, noise=0.0, explore=[step])
+    node = SampleCollector(envs=envs, policy=policy, n_sample=24, seed=1)
+    return node, State(policy.learn_mode(0).weights(), policy.command(Count()))
+
+
+@pytest.mark.parametrize("name", CATALOGUE["exploring_step"])
+def test_a_collector_that_was_loaded_goes_on_exploring_with_the_same_bits(name: str) -> None:
+    (whole, state), (half, _), (other, _) = (exploring_collector(name) for _ in range(3))
+    expected = [whole.fire(state) for _ in range(5)]
     for _ in range(2):
-        a, b = one.fire(state), other.fire(state)
-        assert a["action"].tobytes() == b["action"].tobytes()
+        half.fire(state)
+    other.envs.load_state_dict(half.envs.state_dict())
+    other.load_state_dict(SavedState.of(half.state_dict()).state_dict())
+    for rows in expected[2:]:
+        assert same_bits(dict(other.fire(state).columns), dict(rows.columns))
+    actions = np.concatenate([rows["action"] for rows in expected])
+    assert len(np.unique(actions)) > 1  # it explores
 
 
 GRAPH = """

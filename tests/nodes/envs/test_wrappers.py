@@ -22,7 +22,7 @@ from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.wrappers.images import make_resizer
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 from flowrl.nodes.observations import NestedColumns
-from tests.nodes.env_managers.manager_kinds import KINDS
+from tests.nodes.env_managers.manager_kinds import KINDS, steps_are_equal
 from tests.nodes.envs.game import GAME, make_wrapper
 
 PARAMS: dict[str, dict[str, Any]] = {  # of each wrapper, for the game
@@ -40,6 +40,10 @@ PARAMS: dict[str, dict[str, Any]] = {  # of each wrapper, for the game
     "episodic_life": {},
     "time_limit": {"steps": 6},
     "wrapper": {"id": "gymnasium.wrappers:FlattenObservation"},
+}
+OTHER_ENVS: dict[str, tuple[str, dict[str, Any]]] = {  # that do not fit the game
+    "action_scale": ("Pendulum-v1", {}),
+    "select": ("CartPole-v1", {"keep": [2, 0]}),
 }
 
 
@@ -60,7 +64,35 @@ def play(env: Any, seed: int, actions: int = 40) -> list[Any]:
 
 
 def test_every_wrapper_is_tested_here() -> None:
-    assert {*PARAMS, "action_scale", "select"} == set(CATALOGUE["wrapper"])
+    assert {*PARAMS, *OTHER_ENVS} == set(CATALOGUE["wrapper"])
+
+
+def env_in(name: str) -> Gymnasium:
+    """An env in a wrapper of the catalogue."""
+    if name in PARAMS:
+        game = {"rewards": [1.0, 0.3, -2.7], "length": 9, "lives": 3}
+        return Gymnasium(id=GAME, kwargs=game, wrappers=[make_wrapper(name, **PARAMS[name])])
+    id, params = OTHER_ENVS[name]
+    return Gymnasium(id=id, wrappers=[make_wrapper(name, **params)], max_episode_steps=9)
+
+
+@pytest.mark.parametrize("name", [*PARAMS, *OTHER_ENVS])
+def test_a_saved_env_goes_on_in_each_wrapper_with_the_same_bits(name: str) -> None:
+    whole, half, other = (SerialEnvManager(env=env_in(name), count=2, seed=3) for _ in range(3))
+    space = env_in(name).make(0).action_space
+    space.seed(0)
+    actions = [np.array([space.sample() for _ in range(2)]) for _ in range(40)]
+    whole.reset(), half.reset()
+    steps = [whole.advance(action) for action in actions]
+    for action in actions[:13]:
+        half.advance(action)
+    other.load_state_dict(half.state_dict())
+    assert other.failures.unrestored_envs == 0
+    for action, step in zip(actions[13:], steps[13:], strict=True):
+        assert steps_are_equal(other.advance(action), step)
+    assert sum(len(step.episodes) for step in steps[:13]) > 0
+    for manager in (whole, half, other):
+        manager.close()
 
 
 @pytest.mark.parametrize("name", PARAMS)
