@@ -20,10 +20,12 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from flowrl.core.attribute_state import names_of_generators
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config, Part, PartSpec
 from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
+from flowrl.core.saved_state import UnsavableStateError
 from flowrl.core.state import Count, State
 from flowrl.nodes.devices import CPU
 from flowrl.nodes.envs.spec import action_column_of, obs_columns_of
@@ -63,7 +65,7 @@ class ActMode(Protocol):
     """A collect or eval mode: one action for each observation.
 
     A recurrent policy's act mode is a `RecurrentActMode`. A mode that draws random numbers also has
-    `state_dict` and `load_state_dict` for what its actions depend on beside the weights.
+    `state_dict` and `load_state_dict` for what its actions depend on beside the weights; without, it cannot be saved.
     """
 
     def load(self, state: State) -> None:
@@ -259,7 +261,16 @@ class Policy(Part):
 
 def act_mode_state(mode: Any) -> dict[str, Any]:
     """The state of an act mode; empty if the mode keeps none beside its weights."""
-    return mode.state_dict() if hasattr(mode, "state_dict") else {}
+    if hasattr(mode, "state_dict"):
+        found: dict[str, Any] = mode.state_dict()
+        return found
+    if names := names_of_generators(mode):
+        name = type(mode).__name__
+        raise UnsavableStateError(
+            f"{name}.{names[0]} draws random numbers, and {name} has no `state_dict` that saves where they are; "
+            "define `state_dict` and `load_state_dict`"
+        )
+    return {}
 
 
 def load_act_mode_state(mode: Any, state: Mapping[str, Any]) -> None:

@@ -62,6 +62,16 @@ def load_attributes(owner: Any, state: Mapping[str, Any], without: Collection[st
             setattr(owner, name, _copied(saved))
 
 
+def names_of_generators(owner: Any) -> list[str]:
+    """Return the names of attributes that are random generators."""
+    attributes = getattr(owner, "__dict__", {})
+    return [name for name, value in attributes.items() if _is_generator(value)]
+
+
+def _is_generator(value: Any) -> bool:
+    return isinstance(value, GENERATORS) or _is_torch(value, "Generator")
+
+
 def attribute_kinds(owner: Any, without: Collection[str] = ()) -> dict[str, str]:
     """How each attribute is saved and loaded: as data, or by itself, as objects are; or not at all, if it is fixed."""
     return {name: _kind(value) for name, value in vars(owner).items() if name not in without}
@@ -129,9 +139,7 @@ def _is_fixed(value: Any) -> bool:
 
 
 def _can_be_saved(value: Any) -> bool:
-    if _is_plain(value) or isinstance(value, GENERATORS) or hasattr(value, "load_state_dict"):
-        return True
-    if _is_torch(value, "Generator"):
+    if _is_plain(value) or _is_generator(value) or hasattr(value, "load_state_dict"):
         return True
     return _is_torch(value, "Tensor") and not value.requires_grad
 

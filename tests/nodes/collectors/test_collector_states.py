@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flowrl.core.saved_state import UnsavableStateError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -91,3 +92,27 @@ def test_a_restored_mode_continues_its_random_draws(policy: type[Policy]) -> Non
     a, b = (mode.forward(obs) for mode in modes)
     assert all(np.array_equal(a[name], b[name]) for name in a)
     assert len(set(a["action"].tolist())) > 1
+
+
+class DrawingMode:
+    """An act mode that draws random numbers, and does not save them."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def load(self, state: State) -> None:
+        """It acts without weights."""
+
+    def forward(self, obs: Any) -> Any:
+        return {"action": self.rng.integers(2, size=len(obs))}
+
+
+class DrawingPolicy(Toy):
+    def collect_mode(self, seed: int) -> Any:
+        return DrawingMode()
+
+
+def test_a_mode_that_draws_and_saves_nothing_is_refused_when_the_collector_is_saved() -> None:
+    node = sample_collector(ScriptedEnvs(LENGTHS), DrawingPolicy)
+    with pytest.raises(UnsavableStateError, match=r"DrawingMode\.rng draws random .* no `state_d"):
+        node.state_dict()

@@ -16,6 +16,7 @@ import torch
 
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.node import UnsoundError
+from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count, State
 from flowrl.nodes import network_learn_mode
 from flowrl.nodes.algorithm import Algorithm
@@ -160,6 +161,19 @@ def test_a_loaded_state_continues_with_the_same_bits(name: str) -> None:
     learn(policy, resumed, range(3, 6))
     assert same_bits(whole.state_dict(), resumed.state_dict())
     assert same_bits(whole.weights(), resumed.weights())
+
+
+@each_algorithm
+def test_a_loaded_collect_mode_continues_its_random_draws(name: str) -> None:
+    policy = make(name)
+    state = state_of(policy, policy.learn_mode(0))
+    one, other = (policy.collect_mode(seed) for seed in (1, 2))
+    for mode in (one, other):
+        mode.load(state)
+    obs = obs_rows(OBS, 64)
+    act(policy, one, obs)
+    other.load_state_dict(SavedState.of(one.state_dict()).state_dict())
+    assert same_bits(act(policy, one, obs), act(policy, other, obs))
 
 
 @each_algorithm
