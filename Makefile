@@ -50,7 +50,7 @@ bench: $(STAMP)
 	$(BIN)/python -m bench
 
 chaos: $(STAMP)
-	FLOWRL_TESTS_HARM_CLUSTERS=1 $(BIN)/pytest -n 0 -rs tests/cluster/test_slurm.py tests/cluster/test_ray.py
+	FLOWRL_TESTS_HARM_CLUSTERS=1 $(BIN)/pytest -n 0 -rs tests/cluster/test_slurm.py tests/cluster/test_ray.py tests/cluster/test_launcher_faults.py
 	$(BIN)/python -m tests.sites.chaos
 
 zoo: $(STAMP)
