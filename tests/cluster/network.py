@@ -92,11 +92,15 @@ class Network:
         for space in (self._switch, *map(self._name, MACHINES)):
             _ip("netns", "del", space, check=False)
 
+    def enter(self, machine: str) -> tuple[str, ...]:
+        """The words before a command that is executed on a machine."""
+        return ("ip", "netns", "exec", self._name(machine))
+
     def flowrl(
         self, machine: str, *words: str, cwd: Path, silent: bool = False
     ) -> subprocess.Popen[str]:
         """The command on one of the machines. With `silent`, its output is discarded."""
-        command = ["ip", "netns", "exec", self._name(machine), sys.executable, "-m", "flowrl"]
+        command = [*self.enter(machine), sys.executable, "-m", "flowrl"]
         process = subprocess.Popen(
             [*command, *words],
             cwd=cwd,

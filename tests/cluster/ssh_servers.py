@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from flowrl.machine.network_address import open_listener
 from tests.needs import find_program
@@ -26,10 +27,19 @@ SetEnv {environment}
 """
 
 
+class Place(NamedTuple):
+    """Where a server listens."""
+
+    address: str = "127.0.0.1"
+    enter: tuple[str, ...] = ()  # the words before a command that is executed there
+
+
 class SshServers:
     """Some servers, a key that they accept, and the options with which `ssh` reaches them."""
 
-    def __init__(self, folder: Path, count: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, places: Sequence[Place], environment: Mapping[str, str]
+    ) -> None:
         self.folder, self.key, self.other_key = folder, folder / "key", folder / "other_key"
         for key in (self.key, self.other_key, folder / "host_key"):
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
@@ -37,23 +47,22 @@ class SshServers:
         words = " ".join(f'"{name}={value}"' for name, value in environment.items())
         (folder / "sshd_config").write_text(SERVER.format(folder=folder, environment=words))
         Path("/run/sshd").mkdir(exist_ok=True)  # in which sshd locks itself up
-        self.ports = [_free_port() for _ in range(count)]
+        self.ports = [_free_port() for _ in places]
+        self.machines = [f"{p.address}:{port}" for p, port in zip(places, self.ports, strict=True)]
         host_key = (folder / "host_key.pub").read_text()
-        known = [f"[127.0.0.1]:{port} {host_key}" for port in self.ports]
+        known = [
+            f"[{p.address}]:{port} {host_key}" for p, port in zip(places, self.ports, strict=True)
+        ]
         (folder / "known_hosts").write_text("".join(known))
-        self.servers = [self._start(port) for port in self.ports]
+        self.servers = [self._start(p, port) for p, port in zip(places, self.ports, strict=True)]
 
-    def _start(self, port: int) -> subprocess.Popen[bytes]:
+    def _start(self, place: Place, port: int) -> subprocess.Popen[bytes]:
         sshd = find_program("sshd")
         assert sshd is not None
-        words = [sshd, "-D", "-e", "-f", str(self.folder / "sshd_config")]
-        words += ["-o", f"ListenAddress=127.0.0.1:{port}"]
+        words = [*place.enter, sshd, "-D", "-e", "-f", str(self.folder / "sshd_config")]
+        words += ["-o", f"ListenAddress={place.address}:{port}"]
         with (self.folder / f"{port}.log").open("wb") as log:
             return subprocess.Popen(words, stderr=log, start_new_session=True)
-
-    @property
-    def machines(self) -> list[str]:
-        return [f"127.0.0.1:{port}" for port in self.ports]
 
     def options(self, key: Path | None = None, known_hosts: str = "known_hosts") -> list[str]:
         words = ["-F", "none", "-i", str(key or self.key), "-o", "IdentitiesOnly=yes"]
@@ -80,10 +89,14 @@ def _free_port() -> int:
 
 @contextmanager
 def ssh_servers(
-    folder: Path, count: int = 1, environment: Mapping[str, str] | None = None
+    folder: Path,
+    count: int = 1,
+    environment: Mapping[str, str] | None = None,
+    places: Sequence[Place] = (),
 ) -> Iterator[SshServers]:
+    """So many servers on the loopback interface, or one at each of these places."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = SshServers(folder, count, environment or {"LANG": "C.UTF-8"})
+    made = SshServers(folder, places or [Place()] * count, environment or {"LANG": "C.UTF-8"})
     try:
         deadline = time.monotonic() + SOON_S
         while not all("listening" in (folder / f"{port}.log").read_text() for port in made.ports):
