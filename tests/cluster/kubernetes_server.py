@@ -79,6 +79,13 @@ class KubernetesServer:
         self.minor = "33"
         self._numbers = itertools.count()
         self._lock = threading.RLock()
+        self._http: ThreadingHTTPServer | None = None
+        self._port = 0  # any free one
+        self.come_up()
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def come_up(self) -> None:
+        """Listen, at the same port as before."""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -90,14 +97,20 @@ class KubernetesServer:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
         self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        self._port = self._http.server_port
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
 
+    def go_down(self) -> None:
+        """Refuse all connections. Pods go on, and nothing is done about those that end."""
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.server_close()
+            self._http = None
+
     def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+        self.go_down()
         for pod in self.pods.values():
             pod.kill()
 

@@ -475,6 +475,33 @@ def test_a_run_survives_an_evicted_pod_a_second_pod_of_an_index_and_a_deaf_serve
     assert_nothing_is_left(server)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
+def test_a_run_waits_for_a_pod_until_the_server_is_back_that_was_down(
+    tmp_path: Path, server: KubernetesServer
+) -> None:
+    graph = graph_of("cartpole_dqn")
+    serial = run_graph(graph, "serial", tmp_path / "s", train_iters=150)
+
+    class WhileServerIsDown(Notes):
+        """A pod fails. The server comes back when the launcher has noticed that it was down."""
+
+        def note(self, run: Run, text: str) -> None:
+            super().note(run, text)
+            if "trying again, and its hosts go on" in text:
+                server.come_up()
+
+    def disturb(run: Run) -> None:
+        server.go_down()
+        server.alive()[0].kill()
+
+    notes = WhileServerIsDown(40, disturb)
+    result = run_on_pods(graph, tmp_path, notes, 150).run()
+    assert (result.digest, result.recoveries) == (serial["digest"], 1)
+    assert any("was killed by SIGKILL" in note for note in notes.notes)
+    assert_nothing_is_left(server)
+
+
 @pytest.mark.slow
 def test_a_job_that_is_deleted_ends_the_run_with_the_cause(
     tmp_path: Path, server: KubernetesServer
