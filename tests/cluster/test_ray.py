@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,11 @@ from flowrl.cluster.launched_hosts import LaunchedHosts
 from flowrl.cluster.launcher import HostOrder
 from flowrl.cluster.launchers.ray import Ray
 from flowrl.cluster.ray.host_actor import HostActor
-from flowrl.core.errors import GraphError
+from flowrl.core.errors import FlowError, GraphError
 from flowrl.graph.launch import load_launch
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
+from tests.cluster.launcher_cases import descendants
 from tests.cluster.test_launch import Notes, host_processes, launched_run
 from tests.cluster.test_launched_hosts import until
 from tests.sites.run_comparison import run_graph
@@ -87,12 +90,14 @@ def test_an_actor_tells_how_its_host_has_ended_and_what_it_printed(tmp_path: Pat
 # a cluster of Ray
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+@contextmanager
+def ray_cluster(folder: Path) -> Iterator[Any]:
+    """Three machines with a core each."""
     with pytest.MonkeyPatch.context() as patch:
-        token = tmp_path_factory.mktemp("ray") / "token"
+        token = folder / "token"
         token.write_text("a" * 64)
         patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        patch.setenv("RAY_worker_niceness", "0")  # with Ray's 15, other programs come before hosts
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [os.getcwd(), *sys.path])))
         from ray.cluster_utils import Cluster
 
@@ -103,6 +108,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             made.add_node(num_cpus=1)
         yield made
         made.shutdown()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with ray_cluster(tmp_path_factory.mktemp("ray")) as made:
+        yield made
 
 
 def run_on_ray(cluster: Any, name: str, out: Path, notes: Notes, iters: int) -> Run:
@@ -119,6 +130,13 @@ def graph_of(name: str) -> dict[str, Any]:
 
 def hosts_of_ray() -> list[int]:
     return [int(line.split()[0]) for line in host_processes(Path("--name ray-"))]
+
+
+def busy_machine(cluster: Any) -> Any:
+    """A machine, other than the head, whose raylet has started a host."""
+    hosts = set(hosts_of_ray())
+    raylets = {node: node.all_processes["raylet"][0].process.pid for node in cluster.worker_nodes}
+    return next(node for node, pid in raylets.items() if hosts & set(descendants(pid)))
 
 
 @needs_ray
@@ -142,6 +160,22 @@ def test_a_host_on_ray_that_is_killed_is_started_again(tmp_path: Path, cluster: 
     run = run_on_ray(cluster, "cartpole_dqn", tmp_path / "run", notes, 150)
     assert run.run().digest == serial["digest"]
     assert any("was killed by SIGKILL" in line and "(1 of 3)" in line for line in notes.notes)
+    assert not hosts_of_ray()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_run_goes_on_when_a_machine_of_the_cluster_is_lost(tmp_path: Path, cluster: Any) -> None:
+    """Its host ends, and Ray starts the actor again on the machine that has none. Then it is there again."""
+    serial = run_graph(graph_of("cartpole_dqn"), "serial", tmp_path / "s", train_iters=150)
+
+    def lose_machine(run: Run) -> None:
+        cluster.remove_node(busy_machine(cluster), allow_graceful=False)
+        cluster.add_node(num_cpus=1, wait=False)
+
+    run = run_on_ray(cluster, "cartpole_dqn", tmp_path / "run", Notes(40, lose_machine), 150)
+    result = run.run()
+    assert (result.digest, result.recoveries) == (serial["digest"], 1)
     assert not hosts_of_ray()
 
 
@@ -175,3 +209,21 @@ def test_a_run_does_not_need_the_head_of_the_cluster(tmp_path: Path, cluster: An
     notes = Notes(40, lambda _: head.kill_gcs_server())
     run = run_on_ray(cluster, "cartpole_dqn", tmp_path / "run", notes, 100)
     assert run.run().digest == serial["digest"]
+
+
+@needs_ray
+@pytest.mark.slow
+@pytest.mark.skipif(
+    "FLOWRL_TESTS_HARM_CLUSTERS" not in os.environ,
+    reason="`make chaos` harms the cluster: `ray stop` ends all of Ray on this machine",
+)
+def test_a_cluster_that_is_stopped_ends_the_run_with_the_cause(tmp_path: Path) -> None:
+    def stop(run: Run) -> None:
+        words = [sys.executable, "-m", "ray.scripts.scripts", "stop", "--force"]
+        subprocess.run(words, check=True, capture_output=True)
+
+    with ray_cluster(tmp_path) as cluster:
+        run = run_on_ray(cluster, "cartpole_dqn", tmp_path / "run", Notes(40, stop), 2000)
+        with pytest.raises(FlowError, match="launch ray: "):
+            run.run()
+        assert not hosts_of_ray()
