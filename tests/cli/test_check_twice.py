@@ -94,6 +94,7 @@ class MakesAnObject(Placed):
         return table(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "told"),
     [

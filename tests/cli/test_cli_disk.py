@@ -91,6 +91,7 @@ def test_a_closed_output_is_no_error(folder: Path, words: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_of_two_runs_one_gets_the_folder(folder: Path) -> None:
     words = ("run", "g.yaml", "--out", "r", "--quiet", "--train-iters", "2")
     with process(*words, folder=folder) as a, process(*words, folder=folder) as b:

@@ -206,6 +206,7 @@ def test_nodes_of_a_wrong_name_suggests_the_most_similar(flowrl: Flowrl) -> None
     assert "did you mean 'naive_buffer'?" in err
 
 
+@pytest.mark.slow
 def test_every_type_of_the_catalogue_can_be_shown(flowrl: Flowrl) -> None:
     names = [
         line.split()[0]
@@ -218,6 +219,7 @@ def test_every_type_of_the_catalogue_can_be_shown(flowrl: Flowrl) -> None:
         assert (status, err, out.startswith(f"{name} (")) == (0, "", True)
 
 
+@pytest.mark.slow
 def test_every_graph_that_is_listed_is_sound(flowrl: Flowrl) -> None:
     names = [line.split()[0] for line in flowrl("graphs")[1].splitlines() if "cartpole" in line]
     assert len(names) >= 5
@@ -255,6 +257,7 @@ def test_plot_refuses_what_is_no_run(
     assert message in err
 
 
+@pytest.mark.slow
 def test_new_makes_a_project_that_checks_and_does_not_overwrite_it(
     flowrl: Flowrl, folder: Path
 ) -> None:

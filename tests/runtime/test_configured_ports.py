@@ -57,6 +57,7 @@ def dealing_graph(**params: Any) -> dict[str, Any]:
     return toy_graph(nodes, edges)
 
 
+@pytest.mark.slow
 def test_ports_that_parameters_name_work_in_every_placement(tmp_path, forked_processes):
     graph = dealing_graph(outputs={"low": 1, "high": 1000}, inputs=["extra"])
     facts = compare_placements(graph, tmp_path, "threads", "processes", rounds=5)

@@ -54,6 +54,7 @@ def test_firings_beyond_the_cut_have_no_effects(
     assert found[0].keys() == {"s-0", "s-1", "t-0"}
 
 
+@pytest.mark.slow
 def test_effects_are_committed_during_the_run(tmp_path: Path) -> None:
     """Leases limit how long effects are deferred, so earlier effects are committed before a later one fails."""
     nodes = graph(tmp_path, goal=10**9, fails_at=700)

@@ -43,6 +43,7 @@ def test_results_are_equal_with_a_service_on_another_site(placement: str, tmp_pa
     assert (facts["env_steps"], facts["episodes"]) == (21, 21)  # the well counts, too
 
 
+@pytest.mark.slow
 def test_results_are_equal_with_a_service_in_another_process(tmp_path: Path) -> None:
     placements = "f=process,w=main", "f=process:a,w=process:b,l=thread"
     compare_placements(drawing_graph(), tmp_path, *placements, train_iters=5)

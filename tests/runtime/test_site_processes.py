@@ -86,6 +86,7 @@ def parent_pids(coordinator: Coordinator) -> dict[str, int]:
     return {name: int(stat.rpartition(")")[2].split()[1]) for name, stat in stats.items()}
 
 
+@pytest.mark.slow
 def test_a_site_loads_what_its_nodes_need_and_nothing_that_others_need(tmp_path: Path) -> None:
     nodes = {
         "c": "Source",
@@ -98,6 +99,7 @@ def test_a_site_loads_what_its_nodes_need_and_nothing_that_others_need(tmp_path:
     assert found["one"] == found["two"] == ["[0] loaded: wave"]
 
 
+@pytest.mark.slow
 def test_sites_with_the_same_modules_are_forked_by_one_process() -> None:
     nodes = {
         "c": "Source",
@@ -127,6 +129,7 @@ def test_only_learning_sites_of_a_bundled_graph_load_torch(name: str) -> None:
     assert maps.keys() > learns
 
 
+@pytest.mark.slow
 def test_the_coordinator_does_not_load_torch(tmp_path: Path) -> None:
     code = f"""
 import os, sys
@@ -138,6 +141,7 @@ os._exit(3 if "torch" in sys.modules else status)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_sites_whose_modules_start_threads_are_not_forked() -> None:
     module = "tests.runtime.thread_starting_module"
     nodes = {
@@ -152,6 +156,7 @@ def test_sites_whose_modules_start_threads_are_not_forked() -> None:
     assert found["process:c"] == found["process:d"] != os.getpid()
 
 
+@pytest.mark.slow
 def test_a_module_that_cannot_be_imported_is_reported(tmp_path: Path) -> None:
     nodes = {
         "c": "Source",
