@@ -29,7 +29,7 @@ from tests.sites.faults import ActiveRun, command_of, start_run
 from tests.toys.toy_runs import toy_graph
 
 FAULTS = 4  # in each run
-ENDS_S = 180.0  # in which a disturbed run ends, on a machine that does much else
+ENDS_S = 180.0  # in which a run ends after its last fault, on a machine that does much else
 ADDRESS = f"tcp://{MACHINES['run']}:5555"
 LOST_S = 10.0  # how long a cable must be out, so that a host is lost
 
@@ -157,6 +157,7 @@ def disturb_hosts(
         time.sleep(draw.uniform(0.5, 2.0))
         if done.total() < FAULTS and (folder / "r/metrics.jsonl").exists():
             done[_disturb_machine(net, draw)] += 1
+            deadline = time.monotonic() + ENDS_S  # after each of them the hosts may have to start anew
     out, err = run.communicate()
     assert run.returncode == 0, err
     assert results(folder / "r") == expected, out
