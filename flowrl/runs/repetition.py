@@ -130,7 +130,8 @@ def _continue(
     except FlowError as error:
         return Continuation(begun.snapshot_rounds, (str(error),))
     differences = compare_runs(whole, result)
-    if not filecmp.cmp(*(Path(r.run_dir) / METRICS_FILE for r in (whole, result)), shallow=False):
+    one, two = (Path(r.run_dir) / METRICS_FILE for r in (whole, result))
+    if not filecmp.cmp(one, two, shallow=False):
         differences.append(f"{METRICS_FILE}: other metrics")
     if differences:
         differences += result.happened
