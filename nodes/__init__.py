@@ -101,6 +101,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.models.recurrent import Lstm as Lstm
     from flowrl.nodes.policies.a2c import A2c as A2c
     from flowrl.nodes.policies.acer import Acer as Acer
+    from flowrl.nodes.policies.atoc import Atoc as Atoc
     from flowrl.nodes.policies.awac import Awac as Awac
     from flowrl.nodes.policies.bc import Bc as Bc
     from flowrl.nodes.policies.c51 import C51 as C51

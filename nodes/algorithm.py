@@ -51,7 +51,7 @@ from flowrl.nodes.exploring import ExploringStep
 from flowrl.nodes.models.action_mask import has_mask, mask_leaf
 from flowrl.nodes.models.heads import Heads
 from flowrl.nodes.models.input_columns import Inputs, input_columns
-from flowrl.nodes.models.model import Model, checked_model
+from flowrl.nodes.models.model import InferenceModel, Model, checked_model
 from flowrl.nodes.observations import ObsColumns, columns_under
 from flowrl.nodes.policy import (
     ENV_SETTING,
@@ -360,14 +360,9 @@ class Algorithm(Policy):
         """The mode that acts with the acting network and these steps, and gives these columns."""
         net = self.nets[self.acting_network]
         rng = np.random.default_rng(seed)
+        noise = rng if explores else None
         return NetworkActMode(
-            lambda device: net.model.inference_model(
-                net.inputs["obs"],
-                net.heads,
-                self.acting_heads(),
-                rng if explores else None,
-                device,
-            ),
+            lambda device: self.inference_model(noise, device),
             [*self._mask_steps(), *steps],
             outputs,
             memory=net.model.memory_columns(),
@@ -375,6 +370,11 @@ class Algorithm(Policy):
             action_space=self.own_action,
             to_env=self.box.to_env if self.box else None,
         )
+
+    def inference_model(self, rng: np.random.Generator | None, device: str) -> InferenceModel:
+        """What maps observations to the heads that acting needs. Noisy layers draw their noise from `rng`."""
+        net, heads = self.nets[self.acting_network], self.acting_heads()
+        return net.model.inference_model(net.inputs["obs"], net.heads, heads, rng, device)
 
     def eval_chain(self) -> list[ActingStep]:
         """All steps from the acting heads to greedy actions, the action mask included."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowrl.core.batch import Array, Column, Schema
-from flowrl.core.config import param, part
+from flowrl.core.batch import Array, Column
+from flowrl.core.config import part
+from flowrl.nodes.agent_rewards import AgentRewards, AgentRewardsLearnMode
 from flowrl.nodes.models.heads import LinearHead
-from flowrl.nodes.multi_agent import ALIVE, STATE, MultiAgent, MultiAgentLearnMode
+from flowrl.nodes.multi_agent import STATE
 from flowrl.nodes.multi_agent_losses import with_own_action
 from flowrl.nodes.network_learn_mode import LearnBatch
 
@@ -19,23 +20,15 @@ if TYPE_CHECKING:
 
     from flowrl.nodes.models.networks import Network, TrainableNetwork
 
-OWN_REWARDS = "info/rewards"  # the column (N,) with each agent's reward
 JOINT = "actions"  # what all agents do, as critics see it
 DEFAULT_MODEL = {"type": "auto", "hidden": [128, 128]}
 
 
-class CentralCritic(MultiAgent):
+class CentralCritic(AgentRewards):
     """A policy of several agents with a critic of what all of them observe.
 
     The critic has one value, that of the team, or one for each agent if agents learn from their own rewards.
     """
-
-    class Config(MultiAgent.Config):
-        rewards: Literal["team", "own"] = param(
-            "team",
-            "what agents learn from: the reward of the team, or each from its own, which the env gives as "
-            "`info: [rewards]`",
-        )
 
     @property
     def value_count(self) -> int:
@@ -46,35 +39,17 @@ class CentralCritic(MultiAgent):
         """The head with these values."""
         return LinearHead(self.value_count)
 
-    def learn_columns(self) -> Schema:
-        columns = super().learn_columns()
-        if self.config.rewards == "team":
-            return columns
-        return {**columns, **self.in_rows({OWN_REWARDS: self.agents.each(Column("float32"))})}
 
-
-class CentralCriticLearnMode(MultiAgentLearnMode):
-    """Has rewards, and says which values count, with an axis of values: one of the team, or N of the agents."""
+class CentralCriticLearnMode(AgentRewardsLearnMode):
+    """Has an axis of values: one of the team, or N of the agents."""
 
     policy: CentralCritic
 
-    @property
-    def has_own_rewards(self) -> bool:
-        """Whether agents learn from their own rewards."""
-        return bool(self.config.rewards == "own")
-
-    def rewards(self, b: LearnBatch) -> Array:
-        """The rewards (…, V)."""
-        if self.has_own_rewards:
-            return b.array(OWN_REWARDS)
-        return b.array("reward")[..., None]
-
     def discounts(self, b: LearnBatch) -> Array:
-        """The factors (…, V) of the next values. An agent that leaves its episode has none."""
-        discount: Array = b.array("discount")[..., None]
+        """The factors (…, V) of the next values. In its own rewards, an agent that leaves its episode has none."""
         if self.has_own_rewards:
-            discount = discount * (b.array(f"next_obs/{ALIVE}") != 0)
-        return np.ascontiguousarray(discount, np.float32)
+            return super().discounts(b)
+        return np.ascontiguousarray(b.array("discount")[..., None], np.float32)
 
     def counted(self, b: LearnBatch) -> Tensor:
         """1 for each value (…, V) that is learned, and 0 for those of agents that do not act."""
@@ -106,10 +81,9 @@ class JointCritic(CentralCritic):
 
 
 class JointCriticLearnMode(CentralCriticLearnMode):
-    """Has the values of what all agents do, and the step of the critic."""
+    """Has the values of what all agents do."""
 
     actor: TrainableNetwork
-    critic: TrainableNetwork
     critic_target: Network
 
     def joint(self, actions: Tensor, obs: Mapping[str, Any]) -> Tensor:
@@ -120,19 +94,6 @@ class JointCriticLearnMode(CentralCriticLearnMode):
         """The values (…, V) of joint actions in states."""
         found: Tensor = critic(state=state, actions=joint)["value"]
         return found
-
-    def learn_critic(self, b: LearnBatch, q_t: Tensor, target_t: Tensor) -> dict[str, Any]:
-        """One step for the critics (B, critics, V) down their squared distances from the targets (B, V)."""
-        counted = self.counted(b)
-        errors = (q_t - target_t.unsqueeze(1)).square().sum(1) * counted
-        if "weight" in b:
-            errors = errors * b.weight.unsqueeze(-1)
-        loss = self.mean_where(counted, errors)
-        norm = self.critic.descend(loss, self.now.critic_lr)
-        mean_t = q_t.detach().mean(1)
-        priority = ((target_t - mean_t).abs() * counted).mean(-1)
-        q = self.mean_where(counted, mean_t * counted)
-        return {"critic_loss": loss, "q": q, "grad_norm": norm, "priority": priority}
 
     def value_of_own_action(self, b: LearnBatch, others: Tensor, own: Tensor) -> Tensor:
         """For each agent (B, N) its value where it acts by `own` (B, N, n), and the others by `others`."""

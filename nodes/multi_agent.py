@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -43,8 +43,13 @@ JOINT_HINT = (
 class Agents:
     """The agents of an env: what one of them observes and does, and what is known of all when learning."""
 
-    def __init__(self, obs: ObsColumns, action: Column, numbers: bool, owner: str) -> None:
-        """With `numbers`, each agent observes its number. `owner` is the name of the policy."""
+    def __init__(
+        self, obs: ObsColumns, action: Column, numbers: bool, owner: str, presence: bool = False
+    ) -> None:
+        """With `numbers`, each agent observes its number, and with `presence`, whether it is there.
+
+        `owner` is the name of the policy.
+        """
         leaves = obs.columns if isinstance(obs, NestedColumns) else {}
         if OWN not in leaves or ALIVE not in leaves:
             what = f"{owner} acts for several agents, and the observations are {obs}, without `{OWN}` and `{ALIVE}`"
@@ -55,6 +60,8 @@ class Agents:
         own = {leaf: self._of_one(leaf, leaves[leaf], owner) for leaf in self.leaves}
         if numbers:
             own[NUMBER] = Column("int64", n=self.count)
+        if presence:
+            own[ALIVE] = replace(leaves[ALIVE], shape=())
         if ACTION_MASK in leaves:
             own[ACTION_MASK] = self._mask_of_one(leaves[ACTION_MASK], owner)
         self.obs = NestedColumns(own)
@@ -230,6 +237,8 @@ class AgentNetworksActMode:
 class MultiAgent(Algorithm):
     """A policy of several agents that share networks. Its columns are those of the env, with an axis of agents."""
 
+    observes_presence: ClassVar[bool] = False  # whether acting needs to know which agents are there
+
     class Config(Algorithm.Config):
         agent_numbers: bool = param(
             True, "each agent observes its number, so that agents can act differently"
@@ -238,7 +247,27 @@ class MultiAgent(Algorithm):
     @cached_property
     def agents(self) -> Agents:
         """The agents of the env."""
-        return Agents(self.obs, self.action, self.config.agent_numbers, self.name)
+        numbers = self.config.agent_numbers
+        return Agents(self.obs, self.action, numbers, self.name, self.observes_presence)
+
+    def entries_of_own(self, ranges: Sequence[Sequence[int]], setting: str, instead: str) -> Array:
+        """1 for each entry of an agent's observation in the ranges [begin, end), and 0 for the rest (F,).
+
+        `setting` is the parameter that has the ranges, and `instead` what to do if an observation is no row of numbers.
+        """
+        column = self.own_obs.columns[OWN]
+        if len(column.shape) != 1 or np.dtype(column.dtype).kind != "f":
+            what = f"`{setting}` names entries of a row of real numbers, and each agent observes {column}"
+            raise UnsoundError(what, instead, setting)
+        [width] = column.shape
+        found = np.zeros(width, np.float32)
+        for entries in ranges:
+            if len(entries) != 2 or not 0 <= entries[0] < entries[1] <= width:
+                what = f"{[*entries]} is no range of entries of an observation of {width} numbers"
+                hint = f"give ranges such as [0, {width - 1}], where the end is excluded"
+                raise UnsoundError(what, hint, setting)
+            found[slice(*entries)] = 1
+        return found
 
     @property
     def own_obs(self) -> NestedColumns:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from flowrl.core.batch import Array
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
@@ -49,20 +47,10 @@ class Collaq(Qmix):
 
     def _own_entries(self) -> Array:
         """1 for each entry that does not tell about others."""
-        column, ranges = self.own_obs.columns[OWN], self.config.own_entries
-        if len(column.shape) != 1 or np.dtype(column.dtype).kind != "f":
-            what = f"collaq leaves out entries of a row of real numbers, and each agent observes {column}"
-            raise UnsoundError(what, "take the policy qmix", "own_entries")
-        [width] = column.shape
-        found = np.zeros(width, np.float32)
-        for entries in ranges:
-            if len(entries) != 2 or not 0 <= entries[0] < entries[1] <= width:
-                what = f"{entries} is no range of entries of an observation of {width} numbers"
-                hint = f"give ranges such as [0, {width - 1}], where the end is excluded"
-                raise UnsoundError(what, hint, "own_entries")
-            found[slice(*entries)] = 1
+        ranges = self.config.own_entries
+        found = self.entries_of_own(ranges, "own_entries", "take the policy qmix")
         if found.all():
-            what = f"all {width} entries of an observation are the agent's own, so the parts would be alike"
+            what = f"all {len(found)} entries of an observation are the agent's own, so the parts would be alike"
             raise UnsoundError(
                 what, "name those that do not tell about others, or take qmix", "own_entries"
             )

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
-from flowrl.nodes.acting import ActingStep, add_noise, draw, greedy, tanh_action
+from flowrl.nodes.acting import ActingStep
 from flowrl.nodes.algorithm import Net, TargetRule, follows
 from flowrl.nodes.central_critic import JointCritic, JointCriticLearnMode
-from flowrl.nodes.distributions import Categorical
-from flowrl.nodes.lazy import functional, torch
-from flowrl.nodes.models.heads import LinearHead
-from flowrl.nodes.multi_agent_losses import gumbel_softmax
+from flowrl.nodes.differentiable_actions import DifferentiableActions
+from flowrl.nodes.lazy import torch
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.schedules import Scheduled, scheduled
 
@@ -48,43 +45,27 @@ class Maddpg(JointCritic):
             1.0, "longer gradients are scaled down to this norm; null: none are", gt=0
         )
 
+    choice: DifferentiableActions
+
+    def setup(self) -> None:
+        self.choice = DifferentiableActions(self)
+
     def ignored_settings(self) -> Mapping[str, str]:
-        if self.box is None:
-            return {"noise": "discrete actions are drawn from the actor's distribution"}
-        return {"temperature": "real-valued actions have a gradient without it"}
+        return self.choice.ignored_settings()
 
     def networks(self) -> dict[str, Net]:
-        n, target = self.action_size, self.config.target
-        name = self.actor_head
-        masked = "logits" if name == "logits" else ""
-        actor = Net(
-            self.model("actor"),
-            {"obs": self.own_obs},
-            {name: LinearHead(n, 0.01)},
-            target=target,
-            masked=masked,
-        )
+        target, choice = self.config.target, self.choice
+        own = {"obs": self.own_obs}
+        actor = Net(self.model("actor"), own, choice.heads, target=target, masked=choice.masked)
         heads = {"value": self.value_head()}
         critic = Net(self.model("critic"), self.critic_inputs, heads, target=target)
         return {"actor": actor, "critic": critic}
 
-    @property
-    def actor_head(self) -> str:
-        """The head of the actor: real-valued actions before they are squashed, or scores of discrete ones."""
-        return "action" if self.box is not None else "logits"
-
     def collect_steps(self) -> Sequence[ActingStep]:
-        if self.box is None:
-            return [draw(Categorical(self.own_action))]
-        return [tanh_action("action"), add_noise("noise")]
+        return self.choice.collect_steps()
 
     def eval_steps(self) -> Sequence[ActingStep]:
-        return [greedy("logits") if self.box is None else tanh_action("action")]
-
-    def setup(self) -> None:
-        if self.box is None and (self.own_action.n is None or self.own_action.shape):
-            what = f"maddpg needs real-valued actions or one of n; an agent takes {self.own_action}"
-            raise UnsoundError(what, "try mappo", "policy")
+        return self.choice.eval_steps()
 
     class Learn(JointCriticLearnMode):
         """One gradient step for the critic, and one for the actor."""
@@ -93,7 +74,7 @@ class Maddpg(JointCritic):
         policy: Maddpg
 
         def learn(self, b: LearnBatch) -> dict[str, Any]:
-            taken = self.taken(b)
+            taken = self.policy.choice.taken(b)
             b.add(actions=self.joint(taken, b.obs))
             q_t = self.value(self.critic, self.state_of(b.obs), b.actions)
             found = self.learn_critic(b, q_t.unsqueeze(1), self.target_values(b))
@@ -112,26 +93,15 @@ class Maddpg(JointCritic):
         def learn_actor(self, b: LearnBatch, taken: Tensor) -> dict[str, Any]:
             """Increase Q where each agent acts anew and the others do what they did: equation 5."""
             alive = self.alive(b.obs)
-            own, outputs = self.actions_of(self.actor, b.obs)
+            own, squares = self.actions_of(self.actor, b.obs)
             q = self.value_of_own_action(b, taken, own)
-            squares = self.mean_where(alive, outputs.square().mean(-1) * alive)
-            loss = -self.mean_where(alive, q * alive) + self.config.regularisation * squares
+            loss = -self.mean_where(alive, q * alive)
+            loss = loss + self.config.regularisation * self.mean_where(alive, squares * alive)
             self.actor.descend(loss, self.now.lr)
             return {"actor_loss": loss}
 
-        def taken(self, b: LearnBatch) -> Tensor:
-            """The actions of the rows (B, N, n), one-hot or in (-1, 1)."""
-            if self.box is not None:
-                real: Tensor = b.unit_action
-                return real
-            found: Tensor = functional.one_hot(b.action.long(), self.policy.action_size).float()
-            return found
-
         def actions_of(self, actor: Network, obs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-            """What agents do now (B, N, n), and the outputs of the actor that may be regularised."""
-            outputs = actor(self.own(obs))[self.policy.actor_head]
-            if self.box is not None:
-                return outputs.tanh(), outputs
-            uniform = self.uniform(*outputs.shape)
-            drawn = gumbel_softmax(outputs, uniform, self.config.temperature)
-            return drawn, outputs.clamp(min=-100)  # the scores of forbidden actions say nothing
+            """What agents do now (B, N, n), and the mean squares (B, N) of the actor's outputs."""
+            choice = self.policy.choice
+            outputs = actor(self.own(obs))[choice.head]
+            return choice.of(outputs, choice.noise(self, outputs)), choice.squares(outputs)

@@ -79,6 +79,7 @@ SHORT = {  # graph: settings with which a few train iterations take a second or 
     "spread_iql": {"buffer.batch_size": 16, "evaluator.episodes": 3},
 }
 SPREAD = (
+    "atoc",
     "collaq",
     "coma",
     "happo",

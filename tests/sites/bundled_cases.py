@@ -76,7 +76,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "cartpole_reinforce": {**PPO, "collector.n_episode": 2},
     "cartpole_trpo": {**PPO, "collector.n_sample": 128},
     **{f"spread_{name}": {**PPO, "collector.n_sample": 160} for name in ("coma", "happo", "mappo")},
-    **dict.fromkeys(("spread_maddpg", "spread_masac"), SPREAD_REPLAYED),
+    **dict.fromkeys(("spread_atoc", "spread_maddpg", "spread_masac"), SPREAD_REPLAYED),
     "twostep_qmix": DQN,
     "foraging_mappo": {**PPO, "collector.n_sample": 160},
     **dict.fromkeys((f"spread_{name}" for name in DECOMPOSED), SPREAD_REPLAYED),
@@ -128,7 +128,7 @@ SAME_NODES = {
     *(f"cartpole_{name}" for name in ("qrdqn", "rainbow", "sql", "trpo")),
     *(f"pendulum_{name}" for name in ("crossq", "d4pg", "ddpg", "redq", "tqc")),
     *(f"spread_{name}" for name in ("collaq", "qmix", "qplex", "vdn", "wqmix")),
-    *(f"spread_{name}" for name in ("coma", "happo", "maddpg", "masac")),
+    *(f"spread_{name}" for name in ("atoc", "coma", "happo", "maddpg", "masac")),
     "hiddencartpole_impala",
 }
 DISTINCT = [graph for graph in COMPARED if graph not in SAME_NODES | OTHER_ENVS]

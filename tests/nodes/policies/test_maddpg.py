@@ -23,7 +23,7 @@ def batch_of(mode: Any, batch: Any) -> Any:
     from flowrl.nodes.network_learn_mode import LearnBatch
 
     b = LearnBatch(batch, {}, mode.box)
-    b.add(actions=mode.joint(mode.taken(b), b.obs))
+    b.add(actions=mode.joint(mode.policy.choice.taken(b), b.obs))
     return b
 
 
@@ -63,7 +63,7 @@ def test_the_actor_climbs_where_each_agent_alone_acts_anew(rewards: str, action:
     mode, reference = (policy.learn_mode(3) for _ in range(2))
     batch = episode(policy, LIVES)
     b = batch_of(reference, batch)
-    own, outputs = reference.actions_of(reference.actor, b.obs)
+    own, squares = reference.actions_of(reference.actor, b.obs)
     loss, acts = torch.zeros(()), batch["obs/alive"]
     for row in range(len(batch)):
         for agent in range(AGENTS):
@@ -74,11 +74,11 @@ def test_the_actor_climbs_where_each_agent_alone_acts_anew(rewards: str, action:
             state = torch.from_numpy(batch["obs/state"][row : row + 1])
             q = reference.critic(state=state, actions=joint.reshape(1, -1))["value"][0]
             loss = loss - q[agent if rewards == "own" else 0]
-            loss = loss + 0.01 * outputs[row, agent].square().mean()
+            loss = loss + 0.01 * squares[row, agent]
     (loss / acts.sum()).backward(inputs=reference.actor.parameters)
     mode.now.lr = 0.0
     b = batch_of(mode, batch)
-    mode.learn_actor(b, mode.taken(b))
+    mode.learn_actor(b, mode.policy.choice.taken(b))
     torch.testing.assert_close(mode.actor.grads, reference.actor.grads, rtol=1e-3, atol=1e-7)
     assert mode.actor.grads.abs().max() > 1e-5
 
