@@ -69,6 +69,9 @@ class Facts:
     ordered: Mapping[str, bool] = field(default_factory=dict)
     # The stream inputs whose rows must be ordered.
     needs_order: frozenset[str] = frozenset()
+    # Of these, how to mend it if rows arrive in another order; `{source}` is the node that gives them. Others have a
+    # hint that is true of every node.
+    order_hints: Mapping[str, str] = field(default_factory=dict)
     # The stream outputs whose tokens may end within an episode. Others are as those of the first stream input.
     cuts_episodes: frozenset[str] = frozenset()
     # The stream inputs whose tokens must be whole episodes.

@@ -33,7 +33,7 @@ from flowrl.nodes.learners.warm_start import (
     read_learner_state,
 )
 from flowrl.nodes.models.saved_weights import check_no_nan
-from flowrl.nodes.nstep import nstep_rule, with_summed_rewards
+from flowrl.nodes.nstep import NstepRule, nstep_rule, with_summed_rewards
 from flowrl.nodes.policy import LearnMode, Policy, policy_for_rows
 
 Reduce = Literal["exact", "fast"]
@@ -98,7 +98,7 @@ class Learner(Node):
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         schema = surroundings.inputs["data"] or {}
         policy = policy_for_rows(config.policy, schema)
-        sums = nstep_rule(policy, schema) is not None
+        sums = nstep_rule(policy, schema)
         _check_begin(config, policy)
         if surroundings.runs_here:
             compute_of(config)  # raises if this machine cannot
@@ -120,6 +120,7 @@ class Learner(Node):
             needs_newest_weights=policy.needs_newest_weights,
             nondeterministic=NOT_EXACT if config.reduce == "fast" else "",
             needs_order=frozenset({"data"} if policy.needs_order or sums else ()),
+            order_hints={"data": _summing_hint(sums)} if sums and not policy.needs_order else {},
             **device_facts(config, policy, True, surroundings.runs_here),
         )
 
@@ -443,6 +444,15 @@ def _check_group(policy: Policy) -> None:
     if policy.refuses_groups:
         what = f"a group of learners cannot learn: {policy.refuses_groups}"
         raise UnsoundError(what, "give the learner one replica", "policy")
+
+
+def _summing_hint(rule: NstepRule) -> str:
+    """How to mend it if rows with single rewards come in any order, and the policy learns from sums."""
+    return (
+        f"the policy sums {rule.nstep} rewards (`nstep`), and these rows have single ones, which must be summed before "
+        "their order is lost: give {source} the policy of this learner, such as "
+        f"`policy: {{{{nstep: {rule.nstep}}}}}`"
+    )
 
 
 def _check_averaged(config: Any, surroundings: Surroundings) -> None:

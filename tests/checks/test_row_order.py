@@ -125,3 +125,13 @@ def test_the_file_that_changed_the_policy_is_named_and_not_the_one_with_the_edge
     found = [str(problem) for problem in check(load_graph(mine)).problems]
     [order] = [problem for problem in found if "in the order of time" in problem]
     assert order.startswith(f"{mine}:2:1: learner.data needs rows")
+
+
+def test_a_buffer_that_lacks_the_policy_of_its_learner_is_told_to_take_it() -> None:
+    learner = {"policy": {"nstep": 5}}
+    graph = {"extends": "cartpole_dqn", "policy": {"nstep": 1}, "nodes": {"learner": learner}}
+    [problem] = [str(problem) for problem in check(load_data(graph)).problems]
+    assert "learner.data needs rows in the order of time" in problem
+    assert "give buffer the policy of this learner, such as `policy: {nstep: 5}`" in problem
+    mended = {**graph, "nodes": {"learner": learner, "buffer": learner}}
+    assert check(load_data(mended)).problems == []
