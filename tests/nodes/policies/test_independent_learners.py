@@ -31,11 +31,18 @@ def graph(loss: str, epsilon: float) -> dict[str, Any]:
     }
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("loss", "epsilon", "reached"),
-    [("mse", 1.0, 7), ("mse", 0.45, 7), ("mse", 0.1, 8), ("huber", 0.45, 8), ("huber", 1.0, 7)],
-)
+# CI sees that QMIX gets 8 (`twostep_qmix` in test_bundled_graphs.py), and here that independent learners with the same
+# exploration stay at 7.
+REACHED = [
+    pytest.param("mse", 1.0, 7, marks=pytest.mark.slow),
+    *(
+        pytest.param(*case, marks=pytest.mark.exhaustive)
+        for case in (("mse", 0.45, 7), ("mse", 0.1, 8), ("huber", 0.45, 8), ("huber", 1.0, 7))
+    ),
+]
+
+
+@pytest.mark.parametrize(("loss", "epsilon", "reached"), REACHED)
 def test_exploration_and_loss_decide_what_independent_learners_reach(
     loss: str, epsilon: float, reached: int, tmp_path: Path
 ) -> None:
