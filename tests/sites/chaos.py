@@ -157,7 +157,9 @@ def disturb_hosts(
         time.sleep(draw.uniform(0.5, 2.0))
         if done.total() < FAULTS and (folder / "r/metrics.jsonl").exists():
             done[_disturb_machine(net, draw)] += 1
-            deadline = time.monotonic() + ENDS_S  # after each of them the hosts may have to start anew
+            deadline = (
+                time.monotonic() + ENDS_S
+            )  # after each of them the hosts may have to start anew
     out, err = run.communicate()
     assert run.returncode == 0, err
     assert results(folder / "r") == expected, out
