@@ -56,6 +56,28 @@ def test_a_bundled_graph_continues_from_each_of_its_snapshots() -> None:
     compare_bundled("cartpole_dqn_per", "threads")
 
 
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+@pytest.mark.parametrize("end", ["train iterations", "verdict"])
+def test_a_snapshot_due_after_a_round_within_which_the_run_ends_is_left_out(
+    end: str, placement: str
+) -> None:
+    """The buffer has completed the round, and the learner never makes all priorities of it."""
+    nodes: dict[str, Any] = {
+        "c": "Source",
+        "b": {"type": "Buffer", "updates": 4},
+        "l": "Learner",
+        "e": {"type": "Evaluator", **({"goal": 1} if end == "verdict" else {})},
+    }
+    edges = ["c -> b -> l", "l.priorities -> b.priorities", "l.weights -> c.weights"]
+    graph = toy_graph(nodes, [*edges, {"l.weights -> e": {"every": 10}}])
+    limits = Limits(rounds=5) if end == "verdict" else Limits(train_iters=10)
+    found = execute(check(load_data(graph)).require_sound(), placement, limits, {2, 3})
+    assert found.cut is not None
+    assert (found.cut.rounds, found.cut.counts.train_iters) == (2, 10)
+    assert found.snapshots.keys() == {2}
+    assert not found.problems
+
+
 def test_replicas_that_share_tokens_go_on_with_the_one_whose_turn_it_is() -> None:
     """A lossy edge lets one token pass in a round, so the two replicas get one in every other round each."""
     lossy = {"c -> r": {"when_full": "drop_oldest", "capacity": 1}}

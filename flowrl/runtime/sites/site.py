@@ -91,6 +91,7 @@ class SiteScheduler(Scheduler):
         self._settled_rounds = 0  # no cut falls before this round
         # The parts of snapshots, by completed rounds, until they are sent.
         self._saved_parts_of: dict[int, list[SavedPieces | SavedParts | PartsNotSaved]] = {}
+        self._is_saving = False  # parts, for which it may wait for tokens of the last round
         # The nesting of schedules that are paced by nodes that may lack tokens.
         self._unsynchronised_depth = 0
         # Whether such a schedule was left, perhaps in the middle of a firing. Then none of them fires again.
@@ -142,10 +143,14 @@ class SiteScheduler(Scheduler):
         cut = self._messages.cut
         if cut is None or self._fires_freely:
             return
-        if not includes(cut, self.current_position):
+        if not includes(cut, self.current_position) or self._is_saving_beyond(cut):
             raise SiteStopped
         if self._unsynchronised_depth:
             raise FiringAbandoned
+
+    def _is_saving_beyond(self, cut: Position) -> bool:
+        """Whether this site waits for tokens of a snapshot after a round that the cut does not complete."""
+        return self._is_saving and self.site.rounds > completed_at(cut)
 
     def _check_cut_while_waiting(self) -> None:
         """Check again when messages arrive during a wait.
@@ -212,10 +217,15 @@ class SiteScheduler(Scheduler):
 
     def _save_parts_if_due(self) -> None:
         """Save the site's parts of a snapshot if it has just completed the rounds after which one is due."""
-        rounds = self.site.rounds
-        if rounds in self._messages.saves_at:
-            self._messages.saves_at.discard(rounds)
-            self._saved_parts_of[rounds] = self._copied_parts(rounds)
+        rounds, cut = self.site.rounds, self._messages.cut
+        if rounds not in self._messages.saves_at:
+            return
+        self._messages.saves_at.discard(rounds)
+        if cut is not None and rounds > completed_at(cut):
+            return  # some of its tokens never arrive
+        self._is_saving = True
+        self._saved_parts_of[rounds] = self._copied_parts(rounds)
+        self._is_saving = False
 
     @property
     def _shall_stand_still(self) -> bool:
