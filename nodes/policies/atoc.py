@@ -305,7 +305,8 @@ class Atoc(AgentRewards):
 
         def value(self, critic: Network, own: Mapping[str, Any], action: Tensor) -> Tensor:
             """Q(o, a) of each agent."""
-            found: Tensor = critic(**{"obs": own, TAKEN: action})["value"]
+            inputs: dict[str, Any] = {"obs": own, TAKEN: action}
+            found: Tensor = critic(**inputs)["value"]
             return found
 
         def weights(self) -> dict[str, Array]:

@@ -38,7 +38,7 @@ from flowrl.nodes.buffers.storage.storage import (
     Storage,
 )
 
-FORMAT = 2
+FORMAT = 3
 LAYOUT_FILE, COMMIT_FILE = "about.json", "commits"
 RELEASES_PER_FLUSH = 16  # the most releases of rows between two flushes
 MAX_RELEASED_SHARE = 8  # one release covers at most this fraction (1/8) of all rows

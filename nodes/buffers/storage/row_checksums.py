@@ -27,8 +27,9 @@ def blocks_of(first: int, stop: int, row_bytes: int) -> Iterator[tuple[int, int]
 class RowChecksum:
     """Sums the words of a row, each multiplied by a fixed odd number, modulo 2^64.
 
-    A row in which one word changed always has another sum, and any other change is missed with a chance of about 2^-63.
-    The sum of zeros is not zero.
+    A product loses the highest bits of its word: without more, two flips of the highest bit would cancel out. So the
+    upper half of a word of 64 bits is first added to its lower half, without carry. A row in which one word changed
+    always has another sum, and any other change is missed with a chance of about 2^-32. The sum of zeros is not zero.
     """
 
     def __init__(self, row_bytes: int) -> None:
@@ -43,5 +44,8 @@ class RowChecksum:
         """Return the checksums (n,) of rows (n, …)."""
         flat = np.ascontiguousarray(rows).reshape(-1).view(self._word)
         words = flat.reshape(len(rows), len(self._factors)).astype(np.uint64, copy=False)
+        if self._word is np.uint64:
+            upper = words >> np.uint64(32)
+            words = np.bitwise_xor(words, upper, out=upper)
         sums: Array = np.einsum("ij,j->i", words, self._factors) + self._base
         return sums

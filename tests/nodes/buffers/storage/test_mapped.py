@@ -229,8 +229,8 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
     one.push(rows(0, 10), seen=0)
     one.close()
     about = tmp_path / "rows" / "about.json"
-    about.write_text(about.read_text().replace('"format": 2', '"format": 9'))
-    with pytest.raises(ValueError, match="has format 9; this version of flowrl reads 2"):
+    about.write_text(about.read_text().replace('"format": 3', '"format": 9'))
+    with pytest.raises(ValueError, match="has format 9; this version of flowrl reads 3"):
         ring(tmp_path / "rows", on_existing="reuse")
 
 
