@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from pydantic import model_validator
+
 from flowrl.core.config import param
 from flowrl.core.context import Context
 from flowrl.nodes.env_managers.env_manager import EnvManager
@@ -30,6 +32,16 @@ class FailureConfig(EnvManager.Config):
     )
     step_timeout_s: float | None = param(None, "a step that takes longer has failed", gt=0)
     reset_timeout_s: float | None = param(None, "a reset that takes longer has failed", gt=0)
+
+    @model_validator(mode="after")
+    def _check_retries(self) -> FailureConfig:
+        fields = type(self).model_fields
+        for name in ("retry_type", "retry_waiting_time_s"):
+            if self.max_retry == 1 and getattr(self, name) != fields[name].default:
+                raise ValueError(
+                    f"`{name}` has no effect, because a failed env is not restarted; give `max_retry`, or leave it out"
+                )
+        return self
 
 
 def nondeterminism_of_retries(config: FailureConfig) -> str:

@@ -18,8 +18,6 @@ pytestmark = pytest.mark.usefixtures("forked_processes")
 FAILING = [
     "--set",
     "env.id=tests.nodes.env_managers.failing_envs:FaultyEnv",
-    "--set",
-    "envs.retry_waiting_time_s=0.0",
 ]
 
 

@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 from pydantic.fields import FieldInfo
 
 import flowrl
-from flowrl.core.config import Config, PartSpec
+from flowrl.core.config import Config, PartSpec, field_extras
 from flowrl.core.errors import GraphError
 from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.model import Graph, NodeSpec
@@ -41,6 +41,18 @@ REPLAYED_ITERS, ON_POLICY_ITERS = 13, 3  # with an evaluation in either
 
 # Settings by the end of their path, and why a short run does not show their effect.
 LATER = {
+    "size": "drops the oldest rows when there are more",
+    "store_once": "saves memory",
+    "frames": "saves memory",
+    "env_count": "envs side by side; the episodes are the same",
+    "average": "decides which weights are the best",
+    "dynamic_seeds": "for managers that are reset by hand",
+    "step_timeout_s": "an error where a step takes longer",
+    "reset_timeout_s": "an error where a reset takes longer",
+    "log_every_pushes": "comes less often than the runs here are long",
+    "log_every_steps": "comes less often than the runs here are long",
+    "log_every_iters": "comes less often than the runs here are long",
+    "log_every_tokens": "comes less often than the runs here are long",
     "most_steps": "an error where an episode is longer",
     "stop_value": "ends the run when it is reached",
     "expert_rows": "drops the oldest rows when there are more",
@@ -172,8 +184,10 @@ def _settings_in(config: Config, path: str, spec: NodeSpec | None) -> Iterator[S
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
         if isinstance(value, PartSpec):
-            is_section = spec is not None and name in spec.shared
-            yield from _settings_in(value.config, name if is_section else f"{path}.{name}", None)
+            section = field_extras(field).get("shared")
+            is_section = spec is not None and section in spec.shared
+            below = str(section) if is_section else f"{path}.{name}"
+            yield from _settings_in(value.config, below, None)
         else:
             yield Setting(f"{path}.{name}", value, field)
 

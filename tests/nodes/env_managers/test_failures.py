@@ -15,6 +15,7 @@ import pytest
 
 from flowrl.nodes.env_managers.crash_files import replay_crash_file
 from flowrl.nodes.env_managers.env_error import EnvError
+from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from tests.nodes.env_managers.failing_envs import RESET_FAULTS, STEP_FAULTS
 from tests.nodes.env_managers.manager_kinds import KINDS, open_manager
 from tests.nodes.env_managers.transition_checker import TransitionChecker
@@ -62,7 +63,7 @@ def test_a_keyboard_interrupt_of_an_env_is_its_failure_where_it_has_a_worker(kin
         assert envs.failures.failures > 0
         assert envs.failures.replaced_workers == 0
     with (
-        failing(kind, "interrupt", probability=1.0, max_retry=1) as envs,
+        failing(kind, "interrupt", probability=1.0, max_retry=1, retry_waiting_time_s=0.1) as envs,
         pytest.raises(EnvError, match="step raised KeyboardInterrupt: the simulator handles"),
     ):
         TransitionChecker(envs).play(60)
@@ -188,11 +189,19 @@ def test_a_failure_without_an_attempt_left_writes_a_crash_file_that_fails_again(
     assert "in raise_error" in output.err
 
 
+def test_a_parameter_of_retries_without_retries_is_refused() -> None:
+    words = "`retry_type` has no effect, because a failed env is not restarted; give `max_retry`"
+    with pytest.raises(ValueError, match=words):
+        SerialEnvManager.Config(retry_type="renew")
+
+
 @pytest.mark.slow
 @pytest.mark.real_processes
 def test_the_error_of_an_env_that_ended_its_worker_says_how() -> None:
     with (
-        failing("sync", "segfault", probability=1.0, count=1, max_retry=1) as envs,
+        failing(
+            "sync", "segfault", probability=1.0, count=1, max_retry=1, retry_waiting_time_s=0.1
+        ) as envs,
         pytest.raises(EnvError, match="killed by SIGSEGV") as raised,
     ):
         TransitionChecker(envs).play(20)

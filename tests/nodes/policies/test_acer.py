@@ -172,3 +172,20 @@ def test_it_learns_with_the_memory_of_a_recurrent_model() -> None:
 def test_exploring_steps_are_refused() -> None:
     with pytest.raises(UnsoundError, match="acer learns from the likelihood of its actions"):
         policy(explore=[RandomActions(share=0.1)])
+
+
+def test_the_entropy_of_valid_steps_is_in_the_loss_with_its_weight() -> None:
+    """The gradients of two weights differ by that of the entropy."""
+    table, grads = sequences(), []
+    for weight in (0.0, 0.5):
+        mode: Any = policy(entropy_weight=weight, max_grad_norm=None).learn_mode(3)
+        logits = mode.unrolled(mode.net, tensors(Batch(table)))["logits"][:, :-1]
+        p = logits.softmax(-1)
+        valid = torch.from_numpy(table["valid"])
+        entropy = -(p * p.log()).sum(-1)[valid].mean()
+        expected = torch.autograd.grad(entropy, mode.net.parameters, materialize_grads=True)
+        learn_from(mode, Batch(table))
+        grads.append(mode.net.grads.clone())
+    flat = torch.cat([grad.reshape(-1) for grad in expected])
+    assert flat.abs().max() > 1e-4
+    torch.testing.assert_close(grads[1] - grads[0], -0.5 * flat, rtol=1e-3, atol=1e-6)
