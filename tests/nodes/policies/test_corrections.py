@@ -508,6 +508,19 @@ def test_pqn_learns_from_lambda_returns_of_the_best_next_values() -> None:
     assert float(metrics["loss"]) == pytest.approx(0.5 * np.square(q - target).mean(), rel=1e-4)
 
 
+def test_an_end_of_an_episode_cuts_the_returns_of_pqn_however_it_is_marked() -> None:
+    policy = make("pqn", q_lambda=0.6)
+    mode, batch = policy.learn_mode(0), ordered_rows(policy)
+    middle, never = np.arange(len(batch)) == 20, np.zeros(len(batch), bool)
+    found = []
+    for name in ("last", "terminated", "truncated", ""):
+        ends = {n: middle if n == name else never for n in ("last", "terminated", "truncated")}
+        found.append(mode.targets(LearnBatch(batch.replace(**ends), {}, None)))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert not torch.equal(found[0], found[3])
+
+
 def test_reinforce_weights_likelihoods_by_normalised_returns() -> None:
     policy = make("reinforce", gamma=GAMMA)
     mode, batch = policy.learn_mode(0), ordered_rows(policy)

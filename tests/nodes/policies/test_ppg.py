@@ -82,6 +82,30 @@ def test_values_are_learned_in_layers_of_the_policy() -> None:
         assert not same_bits(before[name], after[name])
 
 
+def test_the_network_of_values_learns_in_both_phases() -> None:
+    mode = policy().learn_mode(0)
+    first = mode.critic.weights()
+    learn_from(mode, rows(128))
+    between = mode.critic.weights()
+    mode.learn_auxiliary(tensors(Batch(mode.rows.tokens[0])))
+    after = mode.critic.weights()
+    assert not any(same_bits(first[name], between[name]) for name in first)
+    assert not any(same_bits(between[name], after[name]) for name in first)
+
+
+def test_the_auxiliary_phase_learns_returns_on_the_scale_of_the_values() -> None:
+    mode = policy(normalise_values=True, auxiliary_epochs=1).learn_mode(0)
+    batch = rows(32)
+    learn_from(mode, batch.replace(reward=100 * batch["reward"] + 300))
+    returns = torch.from_numpy(mode.rows.tokens[0]["returns"].copy())
+    mean, std = returns.mean(), returns.std(correction=0)
+    with torch.no_grad():
+        found = mode.net(tensors(batch).obs)["auxiliary"]
+    expected = 0.5 * (found - (returns - mean) / std).square().mean()
+    losses = mode.learn_auxiliary(tensors(Batch(mode.rows.tokens[0])))
+    assert float(losses["auxiliary_loss"].detach()) == pytest.approx(float(expected), rel=1e-3)
+
+
 def test_rows_are_state_that_does_not_change_afterwards() -> None:
     kept = StoredRows()
     column = np.arange(3.0)
