@@ -31,6 +31,10 @@ from flowrl.core.state import EMPTY_CLOCK, Clock
 
 Token = tuple[Any, Clock]
 
+# Of the size of the largest token: for so many bytes, a receiver that waits is patient for one more probe (half a
+# second) before it requests a token again, which may still be on its way over a slow network.
+BYTES_OF_PROBE = 1 << 19
+
 
 class Sender:
     """The end of a channel that sends tokens."""
@@ -194,6 +198,8 @@ class Receiver:
         self._taken = self._credited = 0
         self._uncredited_bytes = self._largest = 0
         self._requested_gap = -1  # the sequence number whose resend was requested last
+        self._probes = 0  # since the last token arrived
+        self._next_request = 1  # at which probe the next token is requested
         self._clock = EMPTY_CLOCK
         self._bytes = self._duplicates = 0
         self._earlier_tokens = 0  # taken in earlier epochs
@@ -205,6 +211,7 @@ class Receiver:
         self._queue.clear()
         self._queued_bytes = self._next = self._taken = self._credited = self._uncredited_bytes = 0
         self._requested_gap = -1
+        self._probes, self._next_request = 0, 1
         self._clock = EMPTY_CLOCK
 
     def is_ready(self) -> bool:
@@ -294,7 +301,7 @@ class Receiver:
             self._duplicates += 1
         elif self._requested_gap != self._next:
             self._requested_gap = self._next
-            self.probe()
+            self._request_next()
         return False
 
     def decompress(self, payload: CompressedPayload) -> IncomingPayload:
@@ -317,6 +324,7 @@ class Receiver:
         if nbytes > self._largest:
             self._largest = nbytes
         self._queue.append(((value, self._clock), nbytes))
+        self._probes, self._next_request = 0, 1 + self._largest // BYTES_OF_PROBE
 
     def on_end(self, reason: str) -> None:
         """Handle that the sender has closed the channel. The end has a sequence number like a token."""
@@ -338,7 +346,17 @@ class Receiver:
         self._connection.flush()
 
     def probe(self) -> None:
-        """Request the next token again, as it may be lost."""
+        """Request the next token again, as it may be lost. It may also be large, and on its way.
+
+        So it is requested after a time that is long enough for the largest one so far, and then less and less often:
+        on a network that takes long for a token, each copy would delay the next ones.
+        """
+        self._probes += 1
+        if self._probes >= self._next_request:
+            self._next_request = 2 * self._probes
+            self._request_next()
+
+    def _request_next(self) -> None:
         self._connection.send_frame(RESEND, self.name, self.epoch, self._next)
         self._connection.flush()
 

@@ -10,9 +10,11 @@ from flowrl.channels import (
     ChannelClosed,
     ChannelLimits,
     PeerLost,
+    Receiver,
     WaitTimeout,
     WouldBlock,
 )
+from flowrl.channels.channel import BYTES_OF_PROBE
 from flowrl.core.batch import Array, Batch
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count
 from tests.channels.site_pairs import SitePair
@@ -340,6 +342,28 @@ def test_a_waiting_receiver_requests_a_lost_last_token(sites: SitePair) -> None:
     receiver.probe()
     sites.poll_until(receiver.is_ready)
     assert receiver.take()[0] == "lost"
+
+
+def requests_of(receiver: Receiver, probes: int) -> list[int]:
+    """After which of these probes the receiver requests its next token again."""
+    requested: list[int] = []
+    send_frame = receiver._connection.send_frame
+    receiver._connection.send_frame = lambda kind, *_: requested.append(kind)  # type: ignore[method-assign]
+    found = []
+    for probe in range(1, probes + 1):
+        receiver.probe()
+        if requested:
+            found.append(probe)
+            requested.clear()
+    receiver._connection.send_frame = send_frame  # type: ignore[method-assign]
+    return found
+
+
+def test_a_token_that_may_be_on_its_way_is_requested_less_and_less_often(sites: SitePair) -> None:
+    sender, receiver = sites.open_channel()
+    assert requests_of(receiver, 20) == [1, 2, 4, 8, 16]
+    sites.transfer(sender, receiver, [np.zeros(3 * BYTES_OF_PROBE, np.uint8)])
+    assert requests_of(receiver, 20) == [4, 8, 16]  # it takes longer than three probes
 
 
 def test_a_waiting_sender_requests_lost_credit(sites: SitePair) -> None:
