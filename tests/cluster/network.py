@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +38,9 @@ def _ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 class Network:
     """A switch, and the machines on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, machines: Mapping[str, str] = MACHINES) -> None:
+        """`machines` are their addresses, by name."""
+        self._machines = machines
         self._prefix = f"fl{os.getpid()}"
         self._switch = self._name("sw")
         self._started: list[subprocess.Popen[str]] = []
@@ -51,7 +53,7 @@ class Network:
         _ip("netns", "add", self._switch)
         _ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
         _ip("-n", self._switch, "link", "set", "br0", "up")
-        for machine, address in MACHINES.items():
+        for machine, address in self._machines.items():
             space = self._name(machine)
             _ip("netns", "add", space)
             cable = ("type", "veth", "peer", "name", "eth0", "netns", space)
@@ -63,7 +65,7 @@ class Network:
         """Connect both ends of a machine's cable."""
         space = self._name(machine)
         _ip("-n", self._switch, "link", "set", f"to-{machine}", "master", "br0", "up")
-        _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
+        _ip("-n", space, "addr", "add", f"{address}/16", "dev", "eth0")
         _ip("-n", space, "link", "set", "eth0", "up")
 
     def slow_down(
@@ -82,14 +84,14 @@ class Network:
         self._started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        self._plug_in(machine, MACHINES[machine])
+        self._plug_in(machine, self._machines[machine])
 
     def remove(self) -> None:
         """End all processes that were started, and remove the network."""
         for process in self._started:
             process.kill()
             process.communicate()
-        for space in (self._switch, *map(self._name, MACHINES)):
+        for space in (self._switch, *map(self._name, self._machines)):
             _ip("netns", "del", space, check=False)
 
     def enter(self, machine: str) -> tuple[str, ...]:
@@ -116,6 +118,13 @@ class Network:
         """Pull a machine's cable (`down`), or put it back (`up`)."""
         _ip("-n", self._switch, "link", "set", f"to-{machine}", state)
 
+    def limit(self, machine: str, mbit_per_s: int) -> None:
+        """Limit what a machine's cable carries in each direction."""
+        limit = ("root", "tbf", "rate", f"{mbit_per_s}mbit", "burst", "256kb", "latency", "200ms")
+        for space, device in ((self._switch, f"to-{machine}"), (self._name(machine), "eth0")):
+            enter = ("netns", "exec", space, "tc", "qdisc", "add", "dev", device)
+            _ip(*enter, *limit)
+
     def carried_bytes(self, machine: str) -> int:
         """The bytes that a machine's cable has carried in both directions."""
         files = [f"/sys/class/net/eth0/statistics/{way}_bytes" for way in ("rx", "tx")]
@@ -128,9 +137,9 @@ class Network:
 
 
 @contextmanager
-def network() -> Iterator[Network]:
+def network(machines: Mapping[str, str] = MACHINES) -> Iterator[Network]:
     """The whole network, which is removed at the end."""
-    made = Network()
+    made = Network(machines)
     try:
         made.build()
         yield made
