@@ -274,7 +274,10 @@ def _enter_decoding(payload: IncomingPayload) -> None:
 
 def _decode_list(tree: list[Tree], payload: IncomingPayload) -> list[Any]:
     _enter_decoding(payload)
-    value = [_decode_value(element, payload) for element in tree[1:]]
+    value = [
+        _decode_value(element, payload) if type(element) is list else element
+        for element in tree[1:]
+    ]
     payload.depth -= 1
     return value
 

@@ -20,6 +20,7 @@ from flowrl.core.state import State
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 NUMBERS = {int: numbers.Integral, float: numbers.Real}  # numpy's numbers are kept
+USUAL_NUMBERS = {int: (int,), float: (float, int)}  # which are recognised sooner than abstract ones
 
 
 class MalformedDataError(ValueError):
@@ -64,9 +65,12 @@ def _codec(kind: Any) -> tuple[Convert, Convert]:
     if isinstance(kind, type) and issubclass(kind, tuple):
         return _named_tuple_codec(kind)
     if kind in NUMBERS:
-        number = NUMBERS[kind]
+        usual, number = USUAL_NUMBERS[kind], NUMBERS[kind]
         return _unchanged, _checked(
-            lambda data: isinstance(data, number) and data is not True and data is not False, kind
+            lambda data: (
+                type(data) in usual or (isinstance(data, number) and type(data) is not bool)
+            ),
+            kind,
         )
     return _unchanged, _checked(lambda data: isinstance(data, kind), kind)
 
@@ -84,7 +88,10 @@ def _checked(fits: Callable[[Any], bool], kind: Any) -> Convert:
 
 _is_list = _checked(lambda data: isinstance(data, list | tuple), list)
 _is_dict = _checked(
-    lambda data: isinstance(data, Mapping) and all(type(key) is str for key in data), dict
+    lambda data: (
+        (type(data) is dict or isinstance(data, Mapping)) and {str}.issuperset(map(type, data))
+    ),
+    dict,
 )
 
 

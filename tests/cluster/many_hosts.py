@@ -1,6 +1,6 @@
 """Hosts without machines, all in this process, that join a run at the same time.
 
-    python -m tests.cluster.many_hosts 1000        (how long it takes until all have joined; about a minute)
+    python -m tests.cluster.many_hosts 1000        (how long it takes until all have joined; some seconds)
 
 Each has a connection of its own, with the run's key, and gives signs of life.
 """
@@ -33,24 +33,24 @@ class StubHost:
     """A host that joins, and does nothing but be there."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys, address: str) -> None:
-        self._session = host_session(b"0123456789abcdef")
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.linger = 0
-        self._socket.curve_serverkey = self._socket.curve_publickey = keys.public
-        self._socket.curve_secretkey = keys.secret
-        self._socket.connect(address)
+        self.session = host_session(b"0123456789abcdef")
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.curve_serverkey = self.socket.curve_publickey = keys.public
+        self.socket.curve_secretkey = keys.secret
+        self.socket.connect(address)
 
     def send(self, message: HostMessage) -> None:
-        self._socket.send(self._session.pack(message))
+        self.socket.send(self.session.pack(message))
 
     def beat(self) -> None:
         """Give a sign of life, and drop what the run has sent."""
         self.send(Heartbeat())
-        while self._socket.poll(0):
-            self._socket.recv()
+        while self.socket.poll(0):
+            self.socket.recv()
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
 
 def joining_s(count: int, folder: Path, useful_hosts: int = 0) -> float:

@@ -40,6 +40,12 @@ def test_sites_at_the_end_of_a_lease_are_granted_more() -> None:
         set_rounds(leases, a=granted, b=granted)
 
 
+def test_a_lease_is_three_periods_of_reports_where_sites_report_seldom() -> None:
+    leases = Leases("ab", report_period_s=1.0)
+    set_rounds(leases, a=1200, b=1000)
+    assert leases.grant(10.0) == 1000 + 3 * 100  # 100 rounds in a second
+
+
 def test_a_lease_is_half_a_second_of_work() -> None:
     leases = Leases("ab")
     set_rounds(leases, a=1200, b=1000)

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable
 from math import inf
 
 LEASE_S = 0.5  # the work by which sites may be ahead of the slowest one
+# The least work in a lease, in periods of reports: it is renewed when half of it is used, and reports are a period old.
+LEASE_PERIODS = 3
 MIN_LEASE_ROUNDS = 8
 # The limit of the learners' states that a site keeps, one for each round of a lease.
 KEPT_BYTES = 1 << 30
@@ -22,14 +24,17 @@ class Leases:
         paced: Collection[str] = (),
         rounds_behind: int = 0,
         warm_up_rounds: int = 0,
+        report_period_s: float = 0.0,
     ) -> None:
         """`free` sites take part in the warm-up only. `paced` sites may be behind the others by `rounds_behind`.
 
+        Where sites report less often, leases are longer, so that nobody waits for the reports of the others.
         `flowrl.checks.site_kinds` explains both kinds.
         """
         self._rounds = dict.fromkeys(names, 0)
         self._free, self._paced = frozenset(free), frozenset(paced)
         self._rounds_behind, self._warm_up_rounds = rounds_behind, warm_up_rounds
+        self._lease_s = max(LEASE_S, LEASE_PERIODS * report_period_s)
         self._begun = 0  # the rounds after which a continued run began
         self._completed = 0
         self.granted = 0
@@ -79,10 +84,12 @@ class Leases:
     def grant(self, firing_s: float) -> int | None:
         """Return the rounds that may begin, or None if more than half of the current lease is left.
 
-        `firing_s` is the time since the start of the first firing, from which the rounds in `LEASE_S` are estimated.
+        `firing_s` is the time since the start of the first firing, from which the rounds in a lease are estimated.
         """
         fired = self.fired_rounds
-        lease = max(MIN_LEASE_ROUNDS, int((fired - self._begun) / max(firing_s, 1e-9) * LEASE_S))
+        lease = max(
+            MIN_LEASE_ROUNDS, int((fired - self._begun) / max(firing_s, 1e-9) * self._lease_s)
+        )
         lease = int(min(lease, self._max_lease_rounds))
         granted = min(fired + lease, self.completed_rounds + max(lease, self._rounds_behind))
         granted = int(min(granted, self.last_round + 1))

@@ -48,6 +48,11 @@ PERIOD_S = 0.05  # between reports
 PERIOD_PER_SITE_S = 0.001  # longer with many sites, because the coordinator reads all reports
 
 
+def report_period_s(sites: int) -> float:
+    """Return after how long a site reports again, in a run with so many sites."""
+    return max(PERIOD_S, PERIOD_PER_SITE_S * sites)
+
+
 class CoordinatorMessages:
     """The state that the coordinator's commands set. Commands are received whenever the site's channels are polled."""
 
@@ -127,7 +132,7 @@ class SiteReporter:
         self._reports = channels.open_sender(
             f"{REPORTS}:{site}", COORDINATOR, limits=CONTROL_LIMITS
         )
-        self._period_s = max(PERIOD_S, PERIOD_PER_SITE_S * sites)
+        self._period_s = report_period_s(sites)
         self._counts: list[PositionedCount] = []
         self._records: list[PositionedRecord] = []
         self._hashes: list[TokenHash] = []

@@ -47,6 +47,7 @@ from flowrl.runtime.control.messages import (
     TrainItersReached,
 )
 from flowrl.runtime.control.record_reorderer import RecordReorderer
+from flowrl.runtime.control.site_control import report_period_s
 from flowrl.runtime.disturbances import Disturbance
 from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weights_digest
 from flowrl.runtime.interruptions import RunInterrupted
@@ -114,7 +115,14 @@ class Coordinator:
         self._unsynchronised_sites = self._free_sites | paced
         behind = rounds_behind(checked) if paced and not self._free_sites else 0
         names = self.sites.names
-        self._leases = Leases(names, self._free_sites, paced, behind, self.cuts.warm_up_rounds)
+        self._leases = Leases(
+            names,
+            self._free_sites,
+            paced,
+            behind,
+            self.cuts.warm_up_rounds,
+            report_period_s(len(layout.kinds)),
+        )
         self._ledger = CountLedger()
         self._reorderer = RecordReorderer(sink)
         # By milestone: the sites that have not reached it.
