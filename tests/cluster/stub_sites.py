@@ -305,6 +305,20 @@ class StubSite:
         return {f"{LEARNER}.weights": State({"w": np.zeros(1)})} if is_learner else {}
 
 
+class Heartbeats:
+    """The signs of life of all hosts, also while one of them makes its sites."""
+
+    def __init__(self, hosts: list[SiteHost]) -> None:
+        self._hosts, self._sent_s = hosts, time.monotonic()
+
+    def send_if_due(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._sent_s >= BEAT_S:
+            self._sent_s = now_s
+            for host in self._hosts:
+                host.send(Heartbeat())
+
+
 def main(join_file: str, count: str, round_s: str) -> None:
     """Be so many hosts until the run has ended."""
     info = read_join_file(Path(join_file))
@@ -316,7 +330,7 @@ def main(join_file: str, count: str, round_s: str) -> None:
     poller = zmq.Poller()
     for host in hosts:
         poller.register(host.socket, zmq.POLLIN)
-    beat_s = time.monotonic()
+    heartbeats = Heartbeats(hosts)
     while not all(host.has_left for host in hosts):
         ready, now_s = dict(poller.poll(POLL_MS)), time.monotonic()
         for host in hosts:
@@ -326,9 +340,7 @@ def main(join_file: str, count: str, round_s: str) -> None:
             for site in host.sites:
                 if now_s >= site.due_s or site.readable in ready:
                     site.step(now_s)
-            if now_s - beat_s >= BEAT_S:
-                host.send(Heartbeat())
-        beat_s = now_s if now_s - beat_s >= BEAT_S else beat_s
+            heartbeats.send_if_due()
         time.sleep(IDLE_S)
     for host in hosts:
         for site in host.sites:
