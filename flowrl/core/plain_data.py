@@ -68,7 +68,7 @@ def _codec(kind: Any) -> tuple[Convert, Convert]:
         usual, number = USUAL_NUMBERS[kind], NUMBERS[kind]
         return _unchanged, _checked(
             lambda data: (
-                type(data) in usual or (isinstance(data, number) and type(data) is not bool)
+                type(data) in usual or (isinstance(data, number) and not isinstance(data, bool))
             ),
             kind,
         )
