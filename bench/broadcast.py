@@ -6,7 +6,7 @@
 Each host and the learner's machine is a network namespace, whose link carries 1 Gbit/s in each direction (`tc tbf`). A
 version is an array of 10 MB, which goes through channels as between sites, encrypted. The engine sends it to each host:
 the learner's link carries it as often as there are hosts. In the tree, a host passes each version on to two others
-(`docs/decisions/0031-weights-by-a-tree.md`), so a level takes two sends. Until all hosts have confirmed the version is
+(`docs/decisions/0029-weights-by-a-tree.md`), so a level takes two sends. Until all hosts have confirmed the version is
 the time; medians of 5. A send is the time to one host.
 """
 
