@@ -34,6 +34,7 @@ Token = tuple[Any, Clock]
 # Of the size of the largest token: for so many bytes, a receiver that waits is patient for one more probe (half a
 # second) before it requests a token again, which may still be on its way over a slow network.
 BYTES_OF_PROBE = 1 << 19
+MOST_PROBES = 20  # between two requests for a token, where tokens are small: ten seconds
 
 
 class Sender:
@@ -348,12 +349,13 @@ class Receiver:
     def probe(self) -> None:
         """Request the next token again, as it may be lost. It may also be large, and on its way.
 
-        So it is requested after a time that is long enough for the largest one so far, and then less and less often:
-        on a network that takes long for a token, each copy would delay the next ones.
+        So it is requested after a time that is long enough for the largest one so far, and then less and less often, up
+        to a limit: on a network that takes long for a token, each copy would delay the next ones.
         """
         self._probes += 1
         if self._probes >= self._next_request:
-            self._next_request = 2 * self._probes
+            patience = 1 + self._largest // BYTES_OF_PROBE
+            self._next_request += max(min(self._probes, MOST_PROBES), patience)
             self._request_next()
 
     def _request_next(self) -> None:
