@@ -71,7 +71,8 @@ def crashed(out: Path, fault: str) -> str:
     """The crash file of an env that failed in this way in its first step, in its own process."""
     failing = "tests.nodes.env_managers.failing_envs:FaultyEnv"
     chaos = {"faults": [fault], "probability": 1.0, "at": 1}
-    with open_manager("sync", failing, count=1, step_timeout_s=0.5, **chaos) as envs:
+    timeout_s = 0.5 if fault == "hang" else 30.0  # for processes that take long to end
+    with open_manager("sync", failing, count=1, step_timeout_s=timeout_s, **chaos) as envs:
         envs.reset()
         with pytest.raises(EnvError) as error:
             envs.advance(np.zeros(1, np.int64))

@@ -105,6 +105,6 @@ def test_the_temperature_rises_while_the_entropy_is_below_its_goal(
     before = mode.log_alpha.value.item()
     learn_from(mode, episode(policy, LIVES))
     assert (mode.log_alpha.value.item() > before) == rises
-    constant: Any = masac(entropy_goal=goal, learn_alpha=False).learn_mode(0)
+    constant: Any = masac(learn_alpha=False).learn_mode(0)
     learn_from(constant, episode(policy, LIVES))
     assert constant.log_alpha.value.item() == before
