@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 # The networks of an agent that acts, in the order in which they are called.
 THOUGHT, ATTENTION, CHANNEL, ACTOR = "thought", "attention", "channel", "actor"
 ACTING = (THOUGHT, ATTENTION, CHANNEL, ACTOR)
-WANTS = (
-    "wants"  # the head of the attention unit, which is positive if the agent wants to communicate
-)
+WANTS = "wants"  # the head of the attention unit: positive if the agent wants to communicate
 
 # The order in which an initiator prefers others. Among equals it prefers those that are nearer.
 ITSELF, FREE, SELECTED, INITIATOR, ABSENT = range(5)

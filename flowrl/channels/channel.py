@@ -212,7 +212,7 @@ class Receiver:
         self._queue.clear()
         self._queued_bytes = self._next = self._taken = self._credited = self._uncredited_bytes = 0
         self._requested_gap = -1
-        self._probes, self._next_request = 0, 1
+        self._probes = 0
         self._clock = EMPTY_CLOCK
 
     def is_ready(self) -> bool:
@@ -325,7 +325,7 @@ class Receiver:
         if nbytes > self._largest:
             self._largest = nbytes
         self._queue.append(((value, self._clock), nbytes))
-        self._probes, self._next_request = 0, 1 + self._largest // BYTES_OF_PROBE
+        self._probes = 0
 
     def on_end(self, reason: str) -> None:
         """Handle that the sender has closed the channel. The end has a sequence number like a token."""
@@ -352,9 +352,11 @@ class Receiver:
         So it is requested after a time that is long enough for the largest one so far, and then less and less often, up
         to a limit: on a network that takes long for a token, each copy would delay the next ones.
         """
+        patience = 1 + self._largest // BYTES_OF_PROBE
+        if not self._probes:
+            self._next_request = patience
         self._probes += 1
         if self._probes >= self._next_request:
-            patience = 1 + self._largest // BYTES_OF_PROBE
             self._next_request += max(min(self._probes, MOST_PROBES), patience)
             self._request_next()
 

@@ -25,7 +25,7 @@ def row_order_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Pro
                     f"{edge.to} needs rows in the order of time, each followed by the next step of its env up to "
                     f"`last`, and {culprit} gives single rows in another order"
                 )
-                hint = facts[name].order_hints.get(port, "").format(source=culprit.node) or (
+                hint = facts[name].order_hints.get(port, "").replace("{source}", culprit.node) or (
                     f"feed {name} without {culprit.node}, or put in its place what keeps the order, "
                     "such as a queue_buffer"
                 )

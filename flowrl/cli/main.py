@@ -184,8 +184,9 @@ class VerbParser(ArgumentParser):
             return f"; did you mean the verb, `flowrl {verb}`?"
         options = {name.lstrip("-"): name for name in self._option_string_actions}
         name = option.lstrip("-")
-        near = NAMES_ELSEWHERE.get(name) or closest_word(name, options)
-        return f"; did you mean '{options[near]}'?" if near in options else ""
+        near = NAMES_ELSEWHERE.get(name)
+        near = near if near in options else closest_word(name, options)
+        return f"; did you mean '{options[near]}'?" if near else ""
 
 
 def make_parser(chosen: str | None) -> ArgumentParser:

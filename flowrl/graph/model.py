@@ -226,7 +226,7 @@ class Edge:
         label=str,
         report=lambda how: f"compressed between machines ({how})",
     )
-    # the sources of the edge in an extended file that this one replaces
+    # The sources of the edge of an extended file that this one replaces.
     replaced_sources: tuple[PortRef, ...] = field(default=(), compare=False)
 
     @property

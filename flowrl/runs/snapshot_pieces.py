@@ -26,9 +26,7 @@ from flowrl.core.batch import Array
 
 SMALL, PIECES = "small", "pieces"
 READERS = 4  # threads that read pieces
-SLICE_BYTES = (
-    1 << 18
-)  # that are read at once, so that they are still in the cache when they are summed
+SLICE_BYTES = 1 << 18  # that are read at once: they are still in the cache when they are summed
 HASH = re.compile(r"[0-9a-f]{64}")
 DTYPE = re.compile(r"[<>|=][biuf]\d{1,2}")
 

@@ -451,7 +451,7 @@ def _summing_hint(rule: NstepRule) -> str:
     return (
         f"the policy sums {rule.nstep} rewards (`nstep`), and these rows have single ones, which must be summed before "
         "their order is lost: give {source} the policy of this learner, such as "
-        f"`policy: {{{{nstep: {rule.nstep}}}}}`"
+        f"`policy: {{nstep: {rule.nstep}}}`"
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from flowrl.nodes.models.channel import INTEGRATED, JOINED, THOUGHTS
+
 
 class TorchChannel(nn.Module):
     """A bidirectional LSTM over the thoughts of a group (Jiang & Lu 2018, section 4.2)."""
@@ -18,11 +20,11 @@ class TorchChannel(nn.Module):
 
     def forward(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The thoughts (B, K, H) of agents, of which some have joined (B, K), to integrated thoughts (B, K, H)."""
-        thoughts, joined = obs["thoughts"], obs["joined"] != 0
+        thoughts, joined = obs[THOUGHTS], obs[JOINED] != 0
         order = range(thoughts.shape[1])
         ahead = self._through(self.ahead, thoughts, joined, order)
         back = self._through(self.back, thoughts, joined, reversed(order))
-        return {"integrated": torch.cat([ahead, back], -1)}
+        return {INTEGRATED: torch.cat([ahead, back], -1)}
 
     def _through(
         self, cell: nn.LSTMCell, thoughts: Tensor, joined: Tensor, order: Iterable[int]
