@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.acting import ActingStep, add_noise, draw, greedy, tanh_action
+from flowrl.nodes.agent_rewards import AgentRewards
+from flowrl.nodes.algorithm import TargetRule, follows
 from flowrl.nodes.distributions import Categorical
 from flowrl.nodes.lazy import functional
 from flowrl.nodes.models.heads import LinearHead
-from flowrl.nodes.multi_agent import MultiAgent
 from flowrl.nodes.multi_agent_losses import gumbel_softmax
 from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
+from flowrl.nodes.schedules import Scheduled, scheduled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +29,7 @@ class DifferentiableActions:
     The settings `noise` and `temperature` of the policy say how it explores, and how soft discrete samples are.
     """
 
-    def __init__(self, policy: MultiAgent) -> None:
+    def __init__(self, policy: DeterministicActors) -> None:
         action = policy.own_action
         self.is_real, self.size = policy.box is not None, policy.action_size
         if not self.is_real and (action.n is None or action.shape):
@@ -76,3 +79,42 @@ class DifferentiableActions:
         """The mean squares (…) of the outputs, for regularisation."""
         found = outputs if self.is_real else outputs.clamp(min=LEAST_LOGIT)
         return found.square().mean(-1)
+
+
+class DeterministicActors(AgentRewards):
+    """A policy whose actors learn by the gradients of a critic, which reach them through their actions."""
+
+    acting_network, squashes = "actor", True
+
+    class Config(AgentRewards.Config):
+        target: TargetRule = follows(tau=0.01)
+        lr: Scheduled = scheduled(5e-4, "learning rate of the actor", ge=0)
+        critic_lr: Scheduled = scheduled(1e-3, "learning rate of the critic", ge=0)
+        noise: Scheduled = scheduled(
+            0.2,
+            "deviation of the noise in real-valued actions when collecting, in half ranges",
+            ge=0,
+        )
+        temperature: float = param(
+            1.0, "of the soft samples through which discrete actions get a gradient", gt=0
+        )
+        regularisation: float = param(
+            1e-3, "weight of the mean square of the actor's outputs in its loss", ge=0
+        )
+        max_grad_norm: float | None = param(
+            1.0, "longer gradients are scaled down to this norm; null: none are", gt=0
+        )
+
+    choice: DifferentiableActions
+
+    def setup(self) -> None:
+        self.choice = DifferentiableActions(self)
+
+    def ignored_settings(self) -> Mapping[str, str]:
+        return self.choice.ignored_settings()
+
+    def collect_steps(self) -> Sequence[ActingStep]:
+        return self.choice.collect_steps()
+
+    def eval_steps(self) -> Sequence[ActingStep]:
+        return self.choice.eval_steps()

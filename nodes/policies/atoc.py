@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +10,8 @@ import numpy as np
 from flowrl.core.batch import Array, Column
 from flowrl.core.config import param, part
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.acting import ActingStep
-from flowrl.nodes.agent_rewards import AgentRewards, AgentRewardsLearnMode
-from flowrl.nodes.algorithm import Net, TargetRule, follows
+from flowrl.nodes.agent_rewards import AgentRewardsLearnMode
+from flowrl.nodes.algorithm import Net
 from flowrl.nodes.central_critic import DEFAULT_MODEL
 from flowrl.nodes.communication import (
     ACTING,
@@ -31,7 +30,7 @@ from flowrl.nodes.communication import (
     squared_distances,
 )
 from flowrl.nodes.devices import to_numpy
-from flowrl.nodes.differentiable_actions import DifferentiableActions
+from flowrl.nodes.differentiable_actions import DeterministicActors
 from flowrl.nodes.lazy import functional, torch
 from flowrl.nodes.models.action_mask import FORBIDDEN
 from flowrl.nodes.models.channel import INTEGRATED, JOINED, THOUGHTS, Channel
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 TAKEN = "taken"  # what an agent does, as its critic sees it
 
 
-class Atoc(AgentRewards):
+class Atoc(DeterministicActors):
     """Learns deterministic actors that agents share, from replayed steps, and when it pays to communicate.
 
     What an agent makes of its observation is a row of numbers, its thought. If its attention unit says so, it gathers a
@@ -60,9 +59,9 @@ class Atoc(AgentRewards):
     action by both thoughts.
     """
 
-    acting_network, squashes, observes_presence = "actor", True, True
+    observes_presence = True
 
-    class Config(AgentRewards.Config):
+    class Config(DeterministicActors.Config):
         actor: Any = part(
             "model",
             "the network from an observation to a thought",
@@ -85,29 +84,10 @@ class Atoc(AgentRewards):
             "ranges [begin, end) of the entries of each agent's observation that say where it is: it gathers the "
             "nearest agents; if none are given, those with the nearest thoughts",
         )
-        target: TargetRule = follows(tau=0.01)
-        lr: Scheduled = scheduled(5e-4, "learning rate of the actor and the channel", ge=0)
-        critic_lr: Scheduled = scheduled(1e-3, "learning rate of the critic", ge=0)
         attention_lr: Scheduled = scheduled(5e-4, "learning rate of the attention unit", ge=0)
-        noise: Scheduled = scheduled(
-            0.2,
-            "deviation of the noise in real-valued actions when collecting, in half ranges",
-            ge=0,
-        )
-        temperature: float = param(
-            1.0, "of the soft samples through which discrete actions get a gradient", gt=0
-        )
-        regularisation: float = param(
-            1e-3, "weight of the mean square of the actor's outputs in its loss", ge=0
-        )
-        max_grad_norm: float | None = param(
-            1.0, "longer gradients are scaled down to this norm; null: none are", gt=0
-        )
-
-    choice: DifferentiableActions
 
     def setup(self) -> None:
-        self.choice = DifferentiableActions(self)
+        super().setup()
         if self.agents.count == 1:
             what = "atoc learns when to communicate, and there is one agent"
             raise UnsoundError(what, "take an env with several agents, or the policy ddpg", "env")
@@ -117,9 +97,6 @@ class Atoc(AgentRewards):
         self._position_entries = (
             np.flatnonzero(self.entries_of_own(ranges, "position", instead)) if ranges else None
         )
-
-    def ignored_settings(self) -> Mapping[str, str]:
-        return self.choice.ignored_settings()
 
     def networks(self) -> dict[str, Net]:
         c, size, choice = self.config, self.config.thought_size, self.choice
@@ -145,12 +122,6 @@ class Atoc(AgentRewards):
                 target=c.target,
             ),
         }
-
-    def collect_steps(self) -> Sequence[ActingStep]:
-        return self.choice.collect_steps()
-
-    def eval_steps(self) -> Sequence[ActingStep]:
-        return self.choice.eval_steps()
 
     def inference_model(self, rng: np.random.Generator | None, device: str) -> InferenceModel:
         models = {}

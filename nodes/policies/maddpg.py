@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flowrl.core.config import param
-from flowrl.nodes.acting import ActingStep
-from flowrl.nodes.algorithm import Net, TargetRule, follows
+from flowrl.nodes.algorithm import Net
 from flowrl.nodes.central_critic import JointCritic, JointCriticLearnMode
-from flowrl.nodes.differentiable_actions import DifferentiableActions
+from flowrl.nodes.differentiable_actions import DeterministicActors
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.network_learn_mode import LearnBatch
-from flowrl.nodes.schedules import Scheduled, scheduled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,38 +17,14 @@ if TYPE_CHECKING:
     from flowrl.nodes.models.networks import Network
 
 
-class Maddpg(JointCritic):
+class Maddpg(DeterministicActors, JointCritic):
     """Learns a deterministic policy of each agent from replayed steps.
 
     Discrete actions are drawn with Gumbel noise, which gives them a gradient.
     """
 
-    class Config(JointCritic.Config):
-        target: TargetRule = follows(tau=0.01)
-        lr: Scheduled = scheduled(5e-4, "learning rate of the actor", ge=0)
-        critic_lr: Scheduled = scheduled(1e-3, "learning rate of the critic", ge=0)
-        noise: Scheduled = scheduled(
-            0.2,
-            "deviation of the noise in real-valued actions when collecting, in half ranges",
-            ge=0,
-        )
-        temperature: float = param(
-            1.0, "of the soft samples through which discrete actions get a gradient", gt=0
-        )
-        regularisation: float = param(
-            1e-3, "weight of the mean square of the actor's outputs in its loss", ge=0
-        )
-        max_grad_norm: float | None = param(
-            1.0, "longer gradients are scaled down to this norm; null: none are", gt=0
-        )
-
-    choice: DifferentiableActions
-
-    def setup(self) -> None:
-        self.choice = DifferentiableActions(self)
-
-    def ignored_settings(self) -> Mapping[str, str]:
-        return self.choice.ignored_settings()
+    class Config(DeterministicActors.Config, JointCritic.Config):
+        pass
 
     def networks(self) -> dict[str, Net]:
         target, choice = self.config.target, self.choice
@@ -60,12 +33,6 @@ class Maddpg(JointCritic):
         heads = {"value": self.value_head()}
         critic = Net(self.model("critic"), self.critic_inputs, heads, target=target)
         return {"actor": actor, "critic": critic}
-
-    def collect_steps(self) -> Sequence[ActingStep]:
-        return self.choice.collect_steps()
-
-    def eval_steps(self) -> Sequence[ActingStep]:
-        return self.choice.eval_steps()
 
     class Learn(JointCriticLearnMode):
         """One gradient step for the critic, and one for the actor."""
