@@ -26,23 +26,20 @@ def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Pr
     """
     connected = {ref for edge in graph.edges for ref in (*edge.sources, edge.to)}
     ports = PortIndex(graph, connected)
+    # By outputs of streams in extended files: what replaces these streams.
+    replacing = {r: e for e in graph.edges if e.kind == "stream" for r in e.replaced_sources}
     for name, spec in graph.nodes.items():
         for port, kind in spec.cls.ports.items():
             is_checked = not kind.optional and name not in incomplete
             ref = PortRef(name, port)
             if not is_checked or ref in connected:
                 continue
-            if edge := _replaced_stream(graph, ref):
+            if edge := replacing.get(ref):
                 yield _replaced_output(edge, ref)
             else:
                 yield _unconnected_port(ports, spec, port, kind)
     yield from _shared_service_problems(graph)
     yield from _link_cycle_problems(graph)
-
-
-def _replaced_stream(graph: Graph, ref: PortRef) -> Edge | None:
-    """The stream that replaces the one from this port, which an extended file has."""
-    return next((e for e in graph.edges if e.kind == "stream" and ref in e.replaced_sources), None)
 
 
 def _replaced_output(edge: Edge, ref: PortRef) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -118,10 +119,15 @@ def dependent_params(config: Config) -> dict[str, str]:
 
     That is another parameter, or an input of the node.
     """
-    fields = type(config).model_fields.items()
-    needed = {n: str(other) for n, i in fields if (other := field_extras(i).get("only_with"))}
-    defaults = {n: type(config).model_fields[n].default for n in needed}
-    return {n: other for n, other in needed.items() if getattr(config, n) != defaults[n]}
+    fields = type(config).model_fields
+    needed = _declared_dependences(type(config)).items()
+    return {n: other for n, other in needed if getattr(config, n) != fields[n].default}
+
+
+@cache
+def _declared_dependences(config: type[Config]) -> dict[str, str]:
+    fields = config.model_fields.items()
+    return {n: str(other) for n, i in fields if (other := field_extras(i).get("only_with"))}
 
 
 def params_without_effect(config: Config) -> dict[str, str]:

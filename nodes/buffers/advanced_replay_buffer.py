@@ -29,6 +29,7 @@ from flowrl.nodes.buffers.sampling.prioritised_ring import (
 )
 from flowrl.nodes.buffers.sampling.priority_feedback import (
     PendingBatches,
+    PrioritiesConfig,
     PriorityTokens,
     apply_priorities,
     priorities_port,
@@ -55,7 +56,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
     _demos: PrioritisedDemonstrations
     priorities = priorities_port()
 
-    class Config(RowReplayBuffer.Config, PrioritisedDemosConfig):
+    class Config(RowReplayBuffer.Config, PrioritisedDemosConfig, PrioritiesConfig):
         priority: Literal["proportional", "rank"] = param(
             "proportional",
             "draw in proportion to priorities, or to the inverse of their ranks",
@@ -73,15 +74,6 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             "exponent of importance weights (`weight`) at the beginning",
             ge=0,
             le=1,
-            only_with="priorities",
-        )
-        beta_iters: int = param(
-            100_000, "train iterations until `beta` is 1", ge=1, only_with="priorities"
-        )
-        priority_least: float = param(
-            1e-5,
-            "added to each priority, so that every row can be drawn",
-            gt=0,
             only_with="priorities",
         )
         max_use: int | None = param(None, "draws after which a row is removed", ge=1)

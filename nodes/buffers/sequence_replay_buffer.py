@@ -31,6 +31,7 @@ from flowrl.nodes.buffers.sampling.prioritised_ring import (
 )
 from flowrl.nodes.buffers.sampling.priority_feedback import (
     PendingBatches,
+    PrioritiesConfig,
     PriorityTokens,
     apply_priorities,
     priorities_port,
@@ -62,7 +63,7 @@ class SequenceReplayBuffer(ReplayBuffer):
     )
     priorities = priorities_port()
 
-    class Config(ReplayBuffer.Config, PrioritisedDemosConfig):
+    class Config(ReplayBuffer.Config, PrioritisedDemosConfig, PrioritiesConfig):
         transforms: Any = parts("transform", "applied to sequences when they are drawn")
         batch_size: int = param(32, "sequences in each batch", ge=1)
         unroll_steps: int = param(20, "steps of a sequence, including the burn-in", ge=1)
@@ -87,20 +88,11 @@ class SequenceReplayBuffer(ReplayBuffer):
             le=1,
             only_with="priorities",
         )
-        beta_iters: int = param(
-            100_000, "train iterations until `beta` is 1", ge=1, only_with="priorities"
-        )
         eta: float = param(
             0.9,
             "a sequence's priority is eta max + (1 - eta) mean of the priorities of its steps",
             ge=0,
             le=1,
-            only_with="priorities",
-        )
-        priority_least: float = param(
-            1e-5,
-            "added to each priority, so that every sequence can be drawn",
-            gt=0,
             only_with="priorities",
         )
         replace: bool = param(True, "a batch may contain a sequence twice (faster, and stratified)")

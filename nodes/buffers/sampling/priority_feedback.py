@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Batch
+from flowrl.core.config import Config as BaseConfig
+from flowrl.core.config import param
 from flowrl.core.ports import AUTO, In
 
 # The engine passes a list. Without the engine, one token or None may be passed as well.
@@ -24,6 +26,20 @@ def priorities_port(about: str = SETS_PRIORITIES) -> In:
 
 def _empty_token() -> Batch:
     return Batch({"priority": np.empty(0, np.float32)})
+
+
+class PrioritiesConfig(BaseConfig):
+    """The parameters of priorities that every kind of buffer has."""
+
+    beta_iters: int = param(
+        100_000, "train iterations until `beta` is 1", ge=1, only_with="priorities"
+    )
+    priority_least: float = param(
+        1e-5,
+        "added to each priority, so that every row or sequence can be drawn",
+        gt=0,
+        only_with="priorities",
+    )
 
 
 def as_tokens(tokens: PriorityTokens) -> Sequence[Batch]:
