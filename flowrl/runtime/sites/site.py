@@ -27,22 +27,17 @@ from flowrl.runtime.control.messages import (
     MakingNode,
     NodeFailure,
     PartsLoaded,
-    PartsNotSaved,
     PeerReplaced,
     PositionedRecord,
     ReplacePeer,
     RoundsHeld,
-    SavedParts,
-    SavedPieces,
     SiteAtCut,
     SiteClosed,
     SiteFailure,
     SiteReady,
     SiteResults,
-    StandsStill,
     TrainItersReached,
     decode_parts,
-    saved_messages,
 )
 from flowrl.runtime.control.site_control import CoordinatorMessages, SiteReporter
 from flowrl.runtime.control.weight_history import WeightHistory
@@ -54,8 +49,9 @@ from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
 from flowrl.runtime.remote.errors import describe_error
 from flowrl.runtime.scheduler import Scheduler
-from flowrl.runtime.site_state import Position, WaitKind
-from flowrl.runtime.snapshot import collect_parts, save_parts
+from flowrl.runtime.site_state import Position
+from flowrl.runtime.sites.site_snapshots import SiteSnapshots
+from flowrl.runtime.snapshot import collect_parts
 
 FLUSH_S = 0.0005  # tokens of shorter firings are sent together
 FAILURE_S = 5.0  # in which the coordinator shall receive the report of a failure
@@ -89,15 +85,15 @@ class SiteScheduler(Scheduler):
         self._is_free = edges.is_free
         self._is_executing = False
         self._settled_rounds = 0  # no cut falls before this round
-        # The parts of snapshots, by completed rounds, until they are sent.
-        self._saved_parts_of: dict[int, list[SavedPieces | SavedParts | PartsNotSaved]] = {}
-        self._is_saving = False  # parts, for which it may wait for tokens of the last round
         # The nesting of schedules that are paced by nodes that may lack tokens.
         self._unsynchronised_depth = 0
         # Whether such a schedule was left, perhaps in the middle of a firing. Then none of them fires again.
         self._has_abandoned = False
         self._last_flush_s = 0.0
         self._had_long_firing = False  # in the current round
+        self._snapshots = SiteSnapshots(
+            self, edges, messages, reporter, channels, lambda: self._fires_freely
+        )
         every = self.instances.all()
         learners = [one for one in every if one.is_learner and not one.follows]
         cuts = CutPlanner(checked, checked.graph.limits)
@@ -143,14 +139,10 @@ class SiteScheduler(Scheduler):
         cut = self._messages.cut
         if cut is None or self._fires_freely:
             return
-        if not includes(cut, self.current_position) or self._is_saving_beyond(cut):
+        if not includes(cut, self.current_position) or self._snapshots.is_saving_beyond(cut):
             raise SiteStopped
         if self._unsynchronised_depth:
             raise FiringAbandoned
-
-    def _is_saving_beyond(self, cut: Position) -> bool:
-        """Whether this site waits for tokens of a snapshot after a round that the cut does not complete."""
-        return self._is_saving and self.site.rounds > completed_at(cut)
 
     def _check_cut_while_waiting(self) -> None:
         """Check again when messages arrive during a wait.
@@ -188,7 +180,7 @@ class SiteScheduler(Scheduler):
         """Wait for a lease, and return where the round ends early if the cut is in it."""
         self._channels.drain()
         self._commit_settled_effects()
-        self._stand_still_if_asked()
+        self._snapshots.stand_still_if_asked()
         if self._fires_freely:
             self._wait_for_tokens()
             return None
@@ -196,10 +188,10 @@ class SiteScheduler(Scheduler):
         while not self._may_begin_round():
             self._reporter.report_if_new(self)
             self._waits.until_coordinator(
-                lambda: self._may_begin_round() or self._shall_stand_still
+                lambda: self._may_begin_round() or self._snapshots.shall_stand_still
             )
-            self._stand_still_if_asked()
-        self._save_parts_if_due()  # a request that came after the last round
+            self._snapshots.stand_still_if_asked()
+        self._snapshots.save_if_due()  # a request that came after the last round
         cut = self._messages.cut
         if cut is None or rounds < cut[0]:
             return None
@@ -213,77 +205,7 @@ class SiteScheduler(Scheduler):
             return True
         return rounds < self._messages.granted_rounds and not self._messages.is_held
 
-    # snapshots
-
-    def _save_parts_if_due(self) -> None:
-        """Save the site's parts of a snapshot if it has just completed the rounds after which one is due."""
-        rounds, cut = self.site.rounds, self._messages.cut
-        if rounds not in self._messages.saves_at:
-            return
-        self._messages.saves_at.discard(rounds)
-        if cut is not None and rounds > completed_at(cut):
-            return  # some of its tokens never arrive
-        self._is_saving = True
-        self._saved_parts_of[rounds] = self._copied_parts(rounds)
-        self._is_saving = False
-
-    @property
-    def _shall_stand_still(self) -> bool:
-        after = self._messages.still_after
-        return after is not None and (self._fires_freely or self.site.rounds >= after)
-
-    def _stand_still_if_asked(self, wait_kind: WaitKind = "idle") -> None:
-        """Fire nothing until all sites have saved their parts of a snapshot, with all tokens that were on their way."""
-        while self._shall_stand_still:
-            self._site_edges.stands_still = True
-            self._stand_still(wait_kind)
-        self._site_edges.stands_still = False
-
-    def _stand_still(self, wait_kind: WaitKind) -> None:
-        messages, edges, wait = self._messages, self._site_edges, self._waits.until_coordinator
-        number, rounds = messages.standstill, messages.still_after
-        assert rounds is not None
-        self._channels.flush()
-        self._reporter.report(self)
-        self._reporter.send(StandsStill(number, edges.sent_tokens()))
-
-        def is_over() -> bool:
-            return messages.still_after is None or messages.standstill != number
-
-        def may_save() -> bool:
-            return messages.sent_tokens is not None and edges.have_arrived(messages.sent_tokens)
-
-        wait(lambda: is_over() or may_save(), wait_kind)
-        if not is_over():
-            for message in self._copied_parts(rounds, may_wait=False):
-                self._reporter.send(message)
-            wait(is_over, wait_kind)
-
-    def _copied_parts(
-        self, rounds: int, may_wait: bool = True
-    ) -> list[SavedPieces | SavedParts | PartsNotSaved]:
-        try:
-            parts = save_parts(self.instances, rounds, self._messages.stored_pieces, may_wait)
-            return [*saved_messages(rounds, parts)]
-        except NodeError as error:
-            return [PartsNotSaved(rounds, str(error))]
-
-    def _save_parts_at_end(self, rounds: int) -> None:
-        """Save the parts of a snapshot of the cut, if this site had gone through these rounds before it was asked.
-
-        That happens on a site on which only paced nodes fire: it has fired nothing since, because the versions that
-        pace it are not there.
-        """
-        if rounds in self._messages.saves_at and self.site.rounds >= rounds:
-            self._messages.saves_at.discard(rounds)
-            self._saved_parts_of[rounds] = self._copied_parts(rounds, may_wait=False)
-
-    def _send_settled_parts(self, rounds: int) -> None:
-        """Send the parts of snapshots up to these rounds: no cut falls before them, and their effects are committed."""
-        for saved_at in [n for n in self._saved_parts_of if n <= rounds]:
-            self._reporter.report(self)  # records come before the parts that follow them
-            for message in self._saved_parts_of.pop(saved_at):
-                self._reporter.send(message)
+    # waiting for tokens
 
     def _wait_for_tokens(self) -> None:
         """Wait until an instance of this free site can fire."""
@@ -296,16 +218,17 @@ class SiteScheduler(Scheduler):
 
         while not can_fire():
             self._reporter.report_if_new(self)
-            self._site_edges.wait_for_tokens(lambda: can_fire() or self._shall_stand_still)
-            self._stand_still_if_asked()
+            self._site_edges.wait_for_tokens(
+                lambda: can_fire() or self._snapshots.shall_stand_still
+            )
+            self._snapshots.stand_still_if_asked()
 
     def _commit_settled_effects(self) -> None:
         if self.deferred_effects:
             self.deferred_effects.commit(
                 lambda position: self._is_free or position[0] < self._settled_rounds
             )
-        if self._saved_parts_of:
-            self._send_settled_parts(self._settled_rounds)
+        self._snapshots.send_settled(self._settled_rounds)
 
     def _round_stop(self, cut: Position) -> RoundStop | None:
         """Return where the round of the cut ends. The firings of a node that may lack tokens are not limited."""
@@ -346,7 +269,7 @@ class SiteScheduler(Scheduler):
             raise SiteStopped
 
     def after_round(self, warm_up: bool) -> None:
-        self._save_parts_if_due()
+        self._snapshots.save_if_due()
         self._commit_settled_effects()
         for history in self._kept_histories:
             history.after_round()
@@ -438,15 +361,15 @@ class SiteScheduler(Scheduler):
         """Report the learners' states once all sites know the cut, and close the nodes."""
         wait, messages, send = self._waits.until_coordinator, self._messages, self._reporter.send
         try:
-            wait(lambda: messages.results_requested or self._shall_stand_still, "stopped")
-            self._stand_still_if_asked("stopped")
+            wait(lambda: messages.results_requested or self._snapshots.shall_stand_still, "stopped")
+            self._snapshots.stand_still_if_asked("stopped")
             wait(lambda: messages.results_requested, "stopped")
             assert messages.cut is not None
             cut = messages.cut
             self.deferred_effects.commit(lambda position: self._is_free or includes(cut, position))
             rounds = completed_at(cut)
-            self._save_parts_at_end(rounds)
-            self._send_settled_parts(rounds)
+            self._snapshots.save_at_end(rounds)
+            self._snapshots.send_settled(rounds)
             # Services may have answered calls since the last report.
             self._reporter.report(self)
             lines = tuple(self._site_edges.irregularity_lines())
