@@ -101,6 +101,8 @@ class Contender:
 TORCH = "torch==2.13.0"  # the same for all libraries, so that torch is not what is compared
 ENVS = ("box2d==2.3.10", "mujoco==4.0.0")  # of LunarLander and Hopper
 SB3 = Peer("sb3", (TORCH, "stable-baselines3==2.9.2", *ENVS))
+ATARI = ("ale-py==0.12.1", "opencv-python-headless==5.0.0.93")  # of stable-baselines3's wrappers
+SB3_ATARI = Peer("sb3_atari", (*SB3.requirements, *ATARI))
 SBX = Peer("sbx", (TORCH, "stable-baselines3==2.9.2", "sbx-rl==0.28.0", *ENVS))
 TIANSHOU = Peer("tianshou", (TORCH, "tianshou==2.0.1", *ENVS))
 CPPRB = Peer("cpprb", (TORCH, "cpprb==11.0.0"))

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench.peers.training_protocol import EPOCHS, Load, Train, main
+from bench.peers.training_protocol import EPOCHS, GAME, Load, Train, main
 from flowrl.machine.numerics import reset_numerics
 from flowrl.nodes import (
+    ActionRepeat,
+    Cnn,
+    EpisodicLife,
+    FireOnReset,
+    FrameStack,
     Gymnasium,
     Learner,
+    Mlp,
+    NoopStart,
     Ppo,
+    Resize,
+    RewardClip,
     SampleCollector,
     SerialEnvManager,
     VectorEnvManager,
@@ -20,11 +29,12 @@ from flowrl.nodes import (
 def make_training(env_manager: Any) -> Callable[[Load], Train]:
     def make(load: Load) -> Train:
         reset_numerics(1)
-        envs = env_manager(env=Gymnasium(id="CartPole-v1"), count=load.envs, seed=0)
+        envs = env_manager(env=make_env(load), count=load.envs, seed=0)
         spec = envs.spec()
         policy = Ppo(
             obs=spec.obs,
             action=spec.action,
+            model=Cnn() if load.images else Mlp(hidden=[64, 64], activation="tanh", shared=False),
             epochs=EPOCHS,
             minibatch_size=load.minibatch_size,
         )
@@ -35,6 +45,18 @@ def make_training(env_manager: Any) -> Callable[[Load], Train]:
         )
 
     return make
+
+
+def make_env(load: Load) -> Gymnasium:
+    """CartPole, or a game with the preprocessing of stable-baselines3's `AtariWrapper` and four stacked frames."""
+    if not load.images:
+        return Gymnasium(id="CartPole-v1")
+    kwargs = {"obs_type": "grayscale", "frameskip": 1, "repeat_action_probability": 0.0}
+    wrappers = [
+        *(NoopStart(), ActionRepeat(brightest=True), EpisodicLife(), FireOnReset()),
+        *(Resize(height=84, width=84), RewardClip(how="sign"), FrameStack(n=4)),
+    ]
+    return Gymnasium(id=GAME, kwargs=kwargs, wrappers=wrappers)
 
 
 if __name__ == "__main__":

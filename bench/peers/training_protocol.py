@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 STEPS, EPOCHS = 128, 4  # of each env for a training, and how often each row is learned from
+GAME = "ALE/Pong-v5"  # of the load with images
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +21,18 @@ class Load:
 
     envs: int
     minibatch_size: int
+    images: bool = False  # Pong with Atari preprocessing, instead of CartPole
 
     @property
     def rows(self) -> int:
         return self.envs * STEPS
 
 
-LOADS = {"8x128": Load(8, 256), "64x128": Load(64, 2048)}
+LOADS = {
+    "8x128": Load(8, 256),
+    "64x128": Load(64, 2048),
+    "images": Load(8, 256, images=True),
+}
 Train = Callable[[], object]  # collects the rows of a load, and learns from them
 
 

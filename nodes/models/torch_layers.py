@@ -30,6 +30,7 @@ ACTIVATIONS = {
     "gelu": F.gelu,
     "sigmoid": torch.sigmoid,
 }
+EPSILON = float(NORM_EPSILON)  # no numpy scalar within a module: it would split a compiled pass
 NOISE_SCALE = 0.5  # sigma_0 of Fortunato et al. 2018, section 3.2
 
 
@@ -59,7 +60,7 @@ class TorchDense(nn.Linear):
         super().__init__(inputs, outputs)
         initialise(self, init, gain)
         self.activate = ACTIVATIONS[activation]
-        self.norm = nn.LayerNorm(outputs, eps=float(NORM_EPSILON)) if norm else None
+        self.norm = nn.LayerNorm(outputs, eps=EPSILON) if norm else None
         self.noise: tuple[Tensor, Tensor] | None = None  # e_in (I,) and e_out (O,)
         if noisy:
             sigma = NOISE_SCALE / math.sqrt(inputs)
@@ -121,11 +122,10 @@ class TorchBatchNorm(nn.Module):
         self.register_buffer("batches", torch.zeros(1, dtype=torch.int64))
 
     def forward(self, x: Tensor) -> Tensor:
-        epsilon = float(NORM_EPSILON)
         weight: Tensor = self.weight
         bias: Tensor = self.bias
         if not self.training:
-            return F.batch_norm(x, self.mean, self.var, weight, bias, False, 0.0, epsilon)
+            return F.batch_norm(x, self.mean, self.var, weight, bias, False, 0.0, EPSILON)
         with torch.no_grad():
             var, mean = torch.var_mean(x.float(), 0, correction=0)
             corrections = self._corrections(mean, var)
@@ -135,15 +135,14 @@ class TorchBatchNorm(nn.Module):
         if corrections is not None:  # y = x'' (r w) + (d w + b), with x'' = (x - m_B) / s_B
             ratio, shift = corrections
             weight, bias = ratio * weight, shift * weight + bias
-        return F.batch_norm(x, None, None, weight, bias, True, 0.0, epsilon)
+        return F.batch_norm(x, None, None, weight, bias, True, 0.0, EPSILON)
 
     def _corrections(self, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor] | None:
         """r and d; None for the first batches."""
         if to_float(self.batches) < self.warmup_batches:
             return None
-        epsilon = float(NORM_EPSILON)
-        running = (self.var + epsilon).sqrt()
-        ratio = ((var + epsilon).sqrt() / running).clamp(1 / self.ratio_limit, self.ratio_limit)
+        running = (self.var + EPSILON).sqrt()
+        ratio = ((var + EPSILON).sqrt() / running).clamp(1 / self.ratio_limit, self.ratio_limit)
         shift = ((mean - self.mean) / running).clamp(-self.shift_limit, self.shift_limit)
         return ratio, shift
 

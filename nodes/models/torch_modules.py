@@ -30,6 +30,9 @@ from flowrl.nodes.models.torch_layers import TorchHead
 from flowrl.nodes.moments import MIN_VARIANCE, Moments
 from flowrl.nodes.observations import ObsColumns
 
+# Python's numbers, because a numpy scalar within a module splits a compiled pass.
+BYTE_FACTOR, LIMIT = float(BYTE_SCALE), float(FEATURE_LIMIT)
+
 MEMORY = "memory"  # the name of the memory among the heads of a recurrent network
 
 Obs = Tensor | Mapping[str, Tensor]
@@ -76,7 +79,7 @@ class TorchFeatures(nn.Module):
             return F.one_hot(obs, column.n or 0).float()
         x = obs.reshape(obs.shape[0], -1)
         if self.scale_bytes and x.dtype == torch.uint8:
-            return x * float(BYTE_SCALE)
+            return scaled_bytes(x)
         return x.float()
 
 
@@ -109,7 +112,7 @@ class FeatureNormaliser(nn.Module):
         std = torch.where(variance > MIN_VARIANCE, variance.sqrt(), 1.0)
         shift = torch.where(self.measured, self.mean, 0.0).float()
         scale = torch.where(self.measured, 1 / std, 1.0).float()
-        return ((features - shift) * scale).clamp(-float(FEATURE_LIMIT), float(FEATURE_LIMIT))
+        return ((features - shift) * scale).clamp(-LIMIT, LIMIT)
 
     def update(self, features: Tensor) -> None:
         """Update the moments with features (B, F)."""
@@ -167,8 +170,13 @@ class TorchImages(nn.Module):
         # In memory, the channels of a pixel are neighbours, with which convolutions are faster.
         planes = planes.contiguous(memory_format=torch.channels_last)
         if self.scale_bytes and planes.dtype == torch.uint8:
-            return planes * float(BYTE_SCALE)
+            return scaled_bytes(planes)
         return planes.float()
+
+
+def scaled_bytes(values: Tensor) -> Tensor:
+    """Bytes as numbers from 0 to 1. The product of a byte and a float would be computed without vector instructions."""
+    return values.float().mul_(BYTE_FACTOR)
 
 
 def make_layers(
