@@ -1,8 +1,8 @@
 """How a full replay buffer is saved and loaded, measured in its own library's Python; see `bench snapshots`.
 
-`python -m bench.peers.buffer_saves NAME ROWS FOLDER` prints one line of JSON: seconds and bytes of the first save and
-of a later one after 6 % new rows, how long the caller waits for them, and the seconds until the rows are loaded, beside
-a bare read of the same bytes.
+`python -m bench.peers.buffer_saves NAME ROWS FOLDER NEW_SHARE PAIRS` prints one line of JSON: seconds and bytes of the
+first save and of a later one after this share of new rows, how long the caller waits for them, and the seconds until
+the rows are loaded, beside a bare read of the same bytes. Both are done PAIRS times, and the shortest counts.
 """
 
 from __future__ import annotations
@@ -20,12 +20,6 @@ from typing import Any
 import numpy as np
 
 from bench.peers.buffers import PUSH_ROWS, FlowrlBuffer, Sb3Buffer, TorchrlBuffer, make_chunks
-
-NEW_SHARE = (
-    0.06  # of the rows, between two saves: a minute at 1,000 rows a second for 1,000,000 rows
-)
-
-PAIRS = 5  # of a bare read and a load, of which the shortest count
 
 
 class FlowrlSaves:
@@ -185,24 +179,26 @@ def push(pushes: Any, chunks: int, number: Iterator[int]) -> None:
         pushes.push(convert(own))
 
 
-def measure(name: str, rows: int, folder: Path) -> dict[str, Any]:
+def measure(name: str, rows: int, folder: Path, new_share: float, pairs: int) -> dict[str, Any]:
     saves, number = SAVES[name](rows, folder), itertools.count()
     push(saves.pushes, -(-rows // PUSH_ROWS), number)
     first = save(saves)
-    push(saves.pushes, int(rows * NEW_SHARE) // PUSH_ROWS, number)
+    push(saves.pushes, int(rows * new_share) // PUSH_ROWS, number)
     later = save(saves)
-    files = saves.files()
-    # In turn, so that other work of the machine slows both.
-    pairs = [(timed(lambda: read_bare(files))[0], timed(saves.load)[0]) for _ in range(PAIRS)]
-    bare_s, load_s = map(min, zip(*pairs, strict=True))
-    return {"first": first, "later": later, "bare_s": bare_s, "load_s": load_s}
+    found: dict[str, Any] = {"first": first, "later": later}
+    if pairs:  # in turn, so that other work of the machine slows both
+        files = saves.files()
+        times = [(timed(lambda: read_bare(files))[0], timed(saves.load)[0]) for _ in range(pairs)]
+        found["bare_s"], found["load_s"] = map(min, zip(*times, strict=True))
+    return found
 
 
 def main() -> None:
     name, rows, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    new_share, pairs = float(sys.argv[4]), int(sys.argv[5])
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        print(json.dumps(measure(name, rows, folder)))
+        print(json.dumps(measure(name, rows, folder, new_share, pairs)))
     finally:
         shutil.rmtree(folder)
 
