@@ -62,3 +62,17 @@ class SleepingLearner(Node):
 
     def state(self, port: str) -> State:
         return State({"w": self.w.copy()})
+
+
+class TimedLearner(SleepingLearner):
+    """Records the time since its last firing: that of a round."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.last_s = time.perf_counter()
+
+    def fire(self, data: Batch) -> None:
+        super().fire(data)
+        now_s = time.perf_counter()
+        self.ctx.metrics({"round_s": now_s - self.last_s})
+        self.last_s = now_s

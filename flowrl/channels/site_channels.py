@@ -53,6 +53,8 @@ class SiteChannels:
         self._senders: dict[str, Sender] = {}
         self._receivers: dict[str, Receiver] = {}
         self._callbacks: list[Callable[[], None]] = []
+        self._probed_in_all_waits: list[Channel] = []
+        self._next_probe_of_these = 0.0
 
     def open_sender(
         self,
@@ -102,6 +104,10 @@ class SiteChannels:
         """Have `callback` called after frames have arrived, also while the site waits."""
         self._callbacks.append(callback)
 
+    def probe_in_all_waits(self, channel: Channel) -> None:
+        """Request what is lost on this channel in all waits of the site, as none of them may be for it."""
+        self._probed_in_all_waits.append(channel)
+
     def wait(self, channel: Channel, deadline_s: float) -> None:
         """Wait until the channel is ready, so that `take` or `send` does not block."""
         if not channel.is_ready():
@@ -146,6 +152,11 @@ class SiteChannels:
                 next_probe = now + PROBE_S
                 for channel in channels:
                     channel.probe()
+            if self._probed_in_all_waits and now >= self._next_probe_of_these:
+                self._next_probe_of_these = now + PROBE_S
+                for channel in self._probed_in_all_waits:
+                    if not channel.is_ready():
+                        channel.probe()
             self.poll(min(next_check, next_probe, began + deadline_s) - now)
             if condition():
                 return

@@ -95,6 +95,8 @@ def inelastic_reason(checked: CheckedGraph, layout: SiteLayout, site: str) -> st
 def _inelastic_reasons(checked: CheckedGraph, layout: SiteLayout, site: str) -> Iterator[str]:
     graph = checked.graph
     own = {node for node, _ in layout.instances_on(site)}
+    if not own:
+        yield "it passes on versions of states"
     for name in sorted(own & set(graph.nodes_of_role("learner"))):
         yield f"'{name}' would lose what it has learned"
     paced = {node for p in checked.program.paced for node in p.schedule.firings}

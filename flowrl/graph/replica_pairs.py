@@ -34,3 +34,8 @@ def pair_label(edge: Edge, pair: ReplicaPair) -> str:
     producer, consumer = pair_endpoints(edge, pair)
     arrow = "<->" if edge.kind == "link" else "->"
     return f"{producer}.{edge.sources[pair[0]].port} {arrow} {consumer}.{edge.to.port}"
+
+
+def relay_label(edge: Edge, relay: str) -> str:
+    """The name of a state edge on its way to a relay: `a.weights -> b.weights (relay@host)`."""
+    return f"{edge.source} -> {edge.to} ({relay})"

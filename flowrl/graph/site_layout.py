@@ -9,7 +9,7 @@ from typing import Literal
 from flowrl.core.errors import UsageError
 from flowrl.graph.host_assignment import ShareId, assign_hosts, assign_local_gpus
 from flowrl.graph.host_offers import HostOffer
-from flowrl.graph.model import Graph, link_edges
+from flowrl.graph.model import Edge, Graph, link_edges
 from flowrl.graph.placement import InstanceId, Placement
 from flowrl.graph.places import MAIN, Needs
 from flowrl.graph.site_shares import SiteShare, placed_shares
@@ -34,6 +34,8 @@ class SiteLayout:
     # Sites without which a run may begin, by site: those of other replicas, whose hosts they do not share.
     later: Mapping[str, frozenset[str]] = field(default_factory=dict)
     absent: frozenset[str] = frozenset()  # of the later ones, those for which no host is there
+    # By the input of a state that relays pass on: the site that sends its versions to each reader and each relay.
+    state_senders: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def instances_on(self, site: str) -> list[InstanceId]:
         return [instance for instance, at in self.site_of.items() if at == site]
@@ -41,6 +43,21 @@ class SiteLayout:
     def host(self, site: str) -> str:
         """The host of a site; '' is the machine where the run was started."""
         return self.hosts.get(site, "")
+
+    @property
+    def relays(self) -> frozenset[str]:
+        """The sites without instances, which pass on versions of states."""
+        return frozenset(self.kinds) - set(self.site_of.values())
+
+    def state_sender(self, edge: Edge, site: str) -> str:
+        """Return the site that sends another one the versions of a state edge: that of the state, or a relay."""
+        own = self.site_of[edge.source.node, 0]
+        return self.state_senders.get(str(edge.to), {}).get(site, own)
+
+    def relays_of(self, edge: Edge) -> list[str]:
+        """Return the relays of a state edge."""
+        relays = self.relays
+        return [site for site in self.state_senders.get(str(edge.to), ()) if site in relays]
 
     def reach(self, a: str, b: str) -> Reach:
         """Return the smallest unit that two sites share; it decides which transport connects them."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.site_kinds import require_later_sites_elastic
+from flowrl.checks.state_relays import with_relays
 from flowrl.cluster.rendezvous import Rendezvous, settled_rendezvous
 from flowrl.graph.host_assignment import local_warnings
 from flowrl.graph.placement import resolve_placement
@@ -67,4 +68,5 @@ class RunSites:
         show(self.hosts.waiting_text)
         graph, placed = self._checked.graph, self._placed
         hosts = self.hosts.wait(self._places, partial(unmet_needs, graph, placed))
-        self.layout = make_layout(graph, placed, hosts, self._here)
+        layout = make_layout(graph, placed, hosts, self._here)
+        self.layout = with_relays(self._checked, layout)

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.core.state import Count
 from flowrl.graph.model import Graph
-from flowrl.graph.replica_pairs import pair_endpoints, pair_label, replica_pairs_of
+from flowrl.graph.replica_pairs import (
+    pair_endpoints,
+    pair_label,
+    relay_label,
+    replica_pairs_of,
+)
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.runs.result import finite
 from flowrl.runtime.status import (
@@ -78,7 +83,7 @@ def _phase(run: Run) -> str:
 
 
 def _edges(graph: Graph, layout: SiteLayout, statuses: list[SiteStatus]) -> Iterator[EdgeStats]:
-    """The status of each edge, one for each pair of instances that it connects."""
+    """The status of each edge, one for each pair of instances that it connects, and for each relay of its state."""
     nodes = {node.instance: node for status in statuses for node in status.nodes}
     ends: dict[str, list[EdgeEndStats]] = {}
     for status in statuses:
@@ -103,6 +108,17 @@ def _edges(graph: Graph, layout: SiteLayout, statuses: list[SiteStatus]) -> Iter
                 consumer_site=layout.site_of[edge.to.node, pair[2]],
                 **_merged(ends.get(name, [])),
                 iters_behind=behind,
+            )
+        for relay in layout.relays_of(edge):
+            yield EdgeStats(
+                edge=relay_label(edge, relay),
+                kind=edge.kind,
+                producer=edge.source.node,
+                consumer=relay,
+                producer_site=layout.state_sender(edge, relay),
+                consumer_site=relay,
+                **_merged(ends.get(relay_label(edge, relay), [])),
+                iters_behind=None,
             )
 
 

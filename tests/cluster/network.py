@@ -102,9 +102,14 @@ class Network:
         self, machine: str, *words: str, cwd: Path, silent: bool = False
     ) -> subprocess.Popen[str]:
         """The command on one of the machines. With `silent`, its output is discarded."""
-        command = [*self.enter(machine), sys.executable, "-m", "flowrl"]
+        return self.python(machine, "flowrl", *words, cwd=cwd, silent=silent)
+
+    def python(
+        self, machine: str, module: str, *words: str, cwd: Path, silent: bool = False
+    ) -> subprocess.Popen[str]:
+        """A module that is executed on one of the machines."""
         process = subprocess.Popen(
-            [*command, *words],
+            [*self.enter(machine), sys.executable, "-m", module, *words],
             cwd=cwd,
             env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", os.getcwd())},
             stdout=subprocess.DEVNULL if silent else subprocess.PIPE,

@@ -217,7 +217,9 @@ class StubSite:
         connections.listen(tcp_url(LOOPBACK, listener.getsockname()[1]), listener.detach())
         connections.connect(COORDINATOR, own["peers"][COORDINATOR])
         [self.readable] = connections.sockets.listening
-        [[self._node, self._replica]] = [[n, r] for n, r, site in config["placed"] if site == name]
+        # A relay has no instance, and passes nothing on.
+        instances = [(node, replica) for node, replica, site in config["placed"] if site == name]
+        self._node, self._replica = instances[0] if instances else ("", 0)
         self._name, self._round_s = name, round_s
         self._channels = SiteChannels(connections)
         sites = len(config["kinds"])
@@ -272,13 +274,15 @@ class StubSite:
 
     def _complete_round(self) -> None:
         rounds, is_learner = self._rounds, self._node == LEARNER
+        self._rounds += 1
+        if not self._node:
+            return
         position = (rounds, int(is_learner), self._replica, rounds)
         count = Count(train_iters=1) if is_learner else Count(env_steps=1)
         self._counts.append(PositionedCount(position, count))
         if is_learner:
             source = RecordSource(LEARNER, LEARNER, rounds, Count(train_iters=rounds + 1))
             self._records.append(PositionedRecord(position, source, MetricsRecord({"loss": 0.5})))
-        self._rounds += 1
 
     def _report(self, now_s: float) -> None:
         counts, self._counts = self._counts, []
@@ -289,7 +293,10 @@ class StubSite:
         self._reported_rounds, self._reported_s = self._rounds, now_s
 
     def _status(self) -> SiteStatus:
-        """What a site with one instance and two edges reports of itself."""
+        """What a site with one instance and two edges reports of itself, or a relay."""
+        activity = Activity("idle", 0.01)
+        if not self._node:
+            return SiteStatus(self._name, activity, self._rounds, kind="process")
         instance = f"{self._node}#{self._replica}"
         ends = ("collector.data -> learner.data", "learner.weights -> collector.weights")
         waiting_s, blocked_s = {ends[1]: 0.25}, {ends[0]: 0.25}

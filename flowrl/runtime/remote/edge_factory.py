@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from flowrl.channels import ChannelLimits, Sender, SiteChannels
+from flowrl.channels import ChannelLimits, Receiver, Sender, SiteChannels
 from flowrl.channels.wire_format import AS_IT_IS, WireFormat, wire_format
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import (
@@ -29,6 +29,8 @@ from flowrl.runtime.group_exchange import GroupExchange
 from flowrl.runtime.remote.edges import LossyRemoteOutput, MergedInput, RemoteInput, RemoteOutput
 from flowrl.runtime.remote.group_exchange import SiteGroupExchange
 from flowrl.runtime.remote.services import RemoteServices
+from flowrl.runtime.remote.state_channels import StateChannel, StateChannels
+from flowrl.runtime.remote.state_relay import NewestStateRelay, StateRelay
 from flowrl.runtime.remote.state_views import LaggedView, NewestView, PacedView, RoundEndView
 from flowrl.runtime.remote.waiting import SiteWaits
 from flowrl.runtime.site_state import Wait
@@ -36,7 +38,7 @@ from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import Push, Queue, Take, Token
 
 SLACK_ROUNDS = 2  # rounds of tokens in a channel, in addition to the current round
-STATE_LIMITS = ChannelLimits(tokens=256)  # most tokens only state that there is no new version
+FIRING_LIMITS = ChannelLimits(tokens=256)  # of notifications
 
 
 class SiteEdgeFactory(EdgeFactory):
@@ -53,6 +55,7 @@ class SiteEdgeFactory(EdgeFactory):
         lags = [edge.lag for edge in checked.graph.edges if edge.kind == "state"]
         self._rounds_in_channel = max(lags, default=0) + SLACK_ROUNDS
         self._free_sites = free_sites(checked, layout)
+        self._states = StateChannels(checked.graph, layout, self._free_sites)
         self._inputs: list[RemoteInput] = []
         self._stream_senders: list[Sender] = []
         self._awaited_inputs: list[RemoteInput] = []  # those for whose room producers wait
@@ -76,6 +79,8 @@ class SiteEdgeFactory(EdgeFactory):
         self._services = RemoteServices(checked.graph, layout, name, self.waits)
         for node in sorted(may_lack_tokens_anywhere(checked.program)):
             self._open_firing_channels(node)
+        edges = [edge for edge in checked.graph.edges if name in layout.relays_of(edge)]
+        self._relays = [self._relay(edge) for edge in edges]
 
     def is_local(self, node: str, replica: int) -> bool:
         return self._layout.site_of[node, replica] == self.name
@@ -185,19 +190,16 @@ class SiteEdgeFactory(EdgeFactory):
         return self._state_inputs[key]
 
     def _remote_state_input(self, edge: Edge, replica: int) -> Take:
-        peer = self._layout.site_of[edge.source.node, 0]
-        limits = self._state_limits(edge, replica)
-        receiver = self._channels.open_receiver(
-            _state_channel(edge, replica), peer, limits=limits, wire=self._wire_format(edge)
-        )
-        consumer, label = instance_key(edge.to.node, replica), pair_label(edge, (0, 0, replica))
-        wait = self.waits.on_input(consumer, label, receiver)
+        channel = self._states.to_reader(edge, replica)
+        receiver = self._open_state_receiver(edge, channel)
+        consumer = instance_key(edge.to.node, replica)
+        wait = self.waits.on_input(consumer, channel.label, receiver)
         queue = RemoteInput(self.waits, receiver, wait)
         if edge.every is not None:
             if edge.to.node in self._may_skip:
                 self._skippable_inputs.append(queue)
             return PacedView(self.site, queue).take
-        if self._reads_newest(edge, replica):
+        if channel.carries_newest:
             view = NewestView(self.waits, queue)
             self._newest_views.append(view)
             return view.take
@@ -209,12 +211,11 @@ class SiteEdgeFactory(EdgeFactory):
         return round_end_view.take
 
     def round_end_readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
-        replicas = self._remote_consumers(edge)
-        return [self._round_end_reader(edge, replica, versions) for replica in replicas]
+        channels = self._states.sent_by(self.name, edge)
+        return [self._round_end_reader(edge, channel, versions) for channel in channels]
 
-    def _round_end_reader(self, edge: Edge, replica: int, versions: StateVersions) -> Push:
-        send = self._state_push(edge, replica)
-        newest_only = self._reads_newest(edge, replica)
+    def _round_end_reader(self, edge: Edge, channel: StateChannel, versions: StateVersions) -> Push:
+        send = self._state_push(edge, channel)
         last: State | None = None
 
         def push(token: Token) -> None:
@@ -222,7 +223,7 @@ class SiteEdgeFactory(EdgeFactory):
             state = token[0]
             if state is not last:
                 send((state, EMPTY_CLOCK))
-            elif not newest_only:
+            elif not channel.carries_newest:
                 send((None, EMPTY_CLOCK))  # no new version in this round
             last = state
 
@@ -235,22 +236,23 @@ class SiteEdgeFactory(EdgeFactory):
         return push
 
     def paced_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
-        replicas = self._remote_consumers(edge)
-        return [self._paced_reader(edge, replica, versions) for replica in replicas]
+        channels = self._states.sent_by(self.name, edge)
+        return [self._paced_reader(edge, channel, versions) for channel in channels]
 
     def _paced_reader(
-        self, edge: Edge, replica: int, versions: StateVersions
+        self, edge: Edge, channel: StateChannel, versions: StateVersions
     ) -> Callable[[], None]:
-        send = self._state_push(edge, replica)
+        send = self._state_push(edge, channel)
         return lambda: send((versions.newest_whole(), EMPTY_CLOCK))
 
     def lagged_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
-        return [self._lagged_reader(edge, r, versions) for r in self._remote_consumers(edge)]
+        channels = self._states.sent_by(self.name, edge)
+        return [self._lagged_reader(edge, channel, versions) for channel in channels]
 
     def _lagged_reader(
-        self, edge: Edge, replica: int, versions: StateVersions
+        self, edge: Edge, channel: StateChannel, versions: StateVersions
     ) -> Callable[[], None]:
-        send = self._state_push(edge, replica)
+        send = self._state_push(edge, channel)
 
         def send_initial() -> None:
             for state in versions.of_later_rounds[-1 - edge.lag :]:
@@ -259,40 +261,38 @@ class SiteEdgeFactory(EdgeFactory):
         self._send_initial_versions.append(send_initial)
         return lambda: send((versions.newest(), EMPTY_CLOCK))
 
-    def _state_push(self, edge: Edge, replica: int) -> Push:
-        """Return the function that sends a version, or None, to a consumer on another site."""
-        output, rounding = self._state_output(edge, replica), self.rounding(edge)
+    def _state_push(self, edge: Edge, channel: StateChannel) -> Push:
+        """Return the function that sends a version, or None, to a reader on another site or to a relay."""
+        output, rounding = self._state_output(edge, channel), self.rounding(edge)
         return output.append if rounding is None else rounding.rounded_state_push(output.append)
 
-    def _state_output(self, edge: Edge, replica: int) -> RemoteOutput:
-        peer = self._layout.site_of[edge.to.node, replica]
-        limits = self._state_limits(edge, replica)
-        sender = self._channels.open_sender(
-            _state_channel(edge, replica), peer, limits=limits, wire=self._wire_format(edge)
-        )
-        label = pair_label(edge, (0, 0, replica))
-        wait = self.waits.on_output(edge.source.node, label, sender)
-        if self._reads_newest(edge, replica):
+    def _state_output(self, edge: Edge, channel: StateChannel) -> RemoteOutput:
+        sender = self._open_state_sender(edge, channel)
+        wait = self.waits.on_output(edge.source.node, channel.label, sender)
+        if channel.carries_newest:
             newest_output = LossyRemoteOutput(self.waits, sender, wait, capacity=1)
-            self._newest_outputs.append((peer, newest_output))
+            self._newest_outputs.append((channel.taker, newest_output))
             return newest_output
         return RemoteOutput(self.waits, sender, wait)
 
-    def _remote_consumers(self, edge: Edge) -> list[int]:
-        replicas = range(self._checked.graph.nodes[edge.to.node].replicas)
-        return [r for r in replicas if not self.is_local(edge.to.node, r)]
+    def _relay(self, edge: Edge) -> StateRelay:
+        """Open the channels by which this site, a relay, takes and sends versions."""
+        taken, sent = self._states.to_relay(edge, self.name), self._states.sent_by(self.name, edge)
+        receiver = self._open_state_receiver(edge, taken)
+        self.waits.on_input("", taken.label, receiver)
+        senders = [self._open_state_sender(edge, channel) for channel in sent]
+        for channel, sender in zip(sent, senders, strict=True):
+            self.waits.on_output("", channel.label, sender)
+        kind = NewestStateRelay if taken.carries_newest else StateRelay
+        return kind(self._channels, receiver, senders)
 
-    def _reads_newest(self, edge: Edge, replica: int) -> bool:
-        """Return whether a consumer reads the newest version.
+    def _open_state_sender(self, edge: Edge, channel: StateChannel) -> Sender:
+        wire = self._wire_format(edge)
+        return self._channels.open_sender(channel.name, channel.taker, channel.limits, wire)
 
-        A free site has no rounds in common with other sites, so a lag means nothing there.
-        """
-        site_of = self._layout.site_of
-        sites = {site_of[edge.source.node, 0], site_of[edge.to.node, replica]}
-        return edge.every is None and (edge.latest or not self._free_sites.isdisjoint(sites))
-
-    def _state_limits(self, edge: Edge, replica: int) -> ChannelLimits:
-        return ChannelLimits(tokens=1) if self._reads_newest(edge, replica) else STATE_LIMITS
+    def _open_state_receiver(self, edge: Edge, channel: StateChannel) -> Receiver:
+        wire = self._wire_format(edge)
+        return self._channels.open_receiver(channel.name, channel.sender, channel.limits, wire)
 
     # firings
 
@@ -312,13 +312,13 @@ class SiteEdgeFactory(EdgeFactory):
         if source == self.name:
             for site in sorted(sites - {source}):
                 sender = channels.open_sender(
-                    _firing_channel(node, site), site, limits=STATE_LIMITS
+                    _firing_channel(node, site), site, limits=FIRING_LIMITS
                 )
                 output = RemoteOutput(self.waits, sender, self.waits.on_notify(node, sender))
                 self._firing_readers.setdefault(node, []).append(output.append)
         elif self.name in sites:
             receiver = channels.open_receiver(
-                _firing_channel(node, self.name), source, limits=STATE_LIMITS
+                _firing_channel(node, self.name), source, limits=FIRING_LIMITS
             )
             queue = RemoteInput(self.waits, receiver, self.waits.on_firings(node, receiver))
             self._firing_inputs[node] = queue
@@ -353,6 +353,8 @@ class SiteEdgeFactory(EdgeFactory):
 
         Called when the channels of all sites are open.
         """
+        for relay in self._relays:
+            relay.begin()
         for send in self._send_initial_versions:
             send()
 
@@ -434,10 +436,6 @@ class SiteEdgeFactory(EdgeFactory):
 
 def _stream_channel(edge: Edge, pair: ReplicaPair) -> str:
     return f"{edge.to}:{pair[0]}.{pair[1]}.{pair[2]}"
-
-
-def _state_channel(edge: Edge, replica: int) -> str:
-    return f"{edge.to}#{replica}"
 
 
 def _firing_channel(node: str, site: str) -> str:

@@ -16,7 +16,10 @@ from flowrl.machine.network_address import tcp_url
 
 
 def peers_of_sites(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[str, list[str]]:
-    """Return the peers of each site: the coordinator, and the sites with which it shares an edge, a pace or a group."""
+    """Return the peers of each site: the coordinator, and those with which it shares an edge, a pace or a group.
+
+    Of a state that relays pass on, a reader shares the edge with the site that sends it the versions.
+    """
     sites_of: dict[str, set[str]] = {}
     for (node, _), site in layout.site_of.items():
         sites_of.setdefault(node, set()).add(site)
@@ -29,7 +32,12 @@ def peers_of_sites(graph: Graph, layout: SiteLayout, names: list[str]) -> dict[s
             found[site] |= sites_of[node]
 
     for edge in graph.edges:
-        for source in edge.sources:
+        senders = layout.state_senders.get(str(edge.to), {})
+        for site in {*sites_of[edge.to.node], *senders} if senders else ():
+            sender = layout.state_sender(edge, site)
+            found[site].add(sender)
+            found[sender].add(site)
+        for source in edge.sources if not senders else ():
             add(source.node, edge.to.node)
     # The site of a paced node may have to be notified of the pacing node's firings.
     for node in {s.node for e in graph.edges if e.every is not None for s in e.sources}:

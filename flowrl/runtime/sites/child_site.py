@@ -5,7 +5,7 @@
 | `run` | the run's secret, in hex |
 | `seed` | the run's seed |
 | `continues` | whether the run continues from a snapshot |
-| `kinds`, `placed` | the site layout |
+| `kinds`, `placed`, `state_senders` | the site layout |
 | `sites` | for each site of the group: `address`, `listener`, `peers`, `absent`, `keys`, `epochs` and `gpus` |
 
 `address` is for processes of this machine; `listener` is the descriptor of a socket that listens on the network, or
@@ -38,7 +38,8 @@ class ChildSite:
         self._modules = ExitStack()
         self._checked = read_graph(config)
         where = {(node, replica): site for node, replica, site in config["placed"]}
-        self._layout = SiteLayout(config["kinds"], where)
+        senders = config["state_senders"]
+        self._layout = SiteLayout(config["kinds"], where, state_senders=senders)
 
     def make_modules_importable(self) -> None:
         """Make the modules beside the graph importable for as long as this process lasts."""

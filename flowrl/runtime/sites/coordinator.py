@@ -112,7 +112,7 @@ class Coordinator:
         # By site: the rounds after which it may come back.
         self._rounds_of_lost: dict[str, int] = {}
         paced = paced_sites(checked, layout)
-        self._unsynchronised_sites = self._free_sites | paced
+        self._unsynchronised_sites = self._free_sites | paced | layout.relays
         behind = rounds_behind(checked) if paced and not self._free_sites else 0
         names = self.sites.names
         self._leases = Leases(

@@ -115,7 +115,7 @@ class LaunchedSites:
     ) -> None:
         self.checked, self.layout, self.seed, self.hosts = checked, layout, seed, hosts
         self.continues = continues  # whether the run continues from a snapshot
-        self.names = [name for name in layout.kinds if layout.instances_on(name)]
+        self.names = list(layout.kinds)
         self.schedulers: dict[str, SiteScheduler] = {}  # of the sites in this process
         self.processes = SiteProcesses()
         self._run = os.urandom(16)
@@ -244,6 +244,7 @@ class LaunchedSites:
             "run": self._run.hex(),
             "kinds": dict(self.layout.kinds),
             "placed": [[node, r, site] for (node, r), site in self.layout.site_of.items()],
+            "state_senders": {to: dict(tree) for to, tree in self.layout.state_senders.items()},
             "seed": self.seed,
             "continues": continues,
         }

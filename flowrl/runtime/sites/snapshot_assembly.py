@@ -102,7 +102,7 @@ class SnapshotAssembly:
         self._standstills = 0  # that were asked for so far
         self._saves_at_end = False  # of a run that needs a standstill
         self._stored_rounds: int | None = None  # of which the sites know that they are stored
-        self._part_sites = site_of_parts(checked, layout)
+        self._part_sites, self._relays = site_of_parts(checked, layout), layout.relays
         self._free_counts: dict[str, Count] = {}  # by free site, since this part of the run began
         self._may_begin_anew = elastic_sites(checked, layout)
         # By elastic site: the parts that it has saved last, for snapshots that are saved while it is away.
@@ -278,7 +278,7 @@ class SnapshotAssembly:
         for name, parts in own.items():
             if name in self._may_begin_anew:
                 self._last_parts[name] = parts
-            elif not parts:
+            elif not parts and name not in self._relays:
                 raise RunError(f"the snapshot has no part of site '{name}'; it is of another graph")
             if name not in self._restarts.absent:
                 load = LoadParts(snapshot.rounds, encode_parts(parts), fired)
