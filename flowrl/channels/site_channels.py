@@ -104,9 +104,9 @@ class SiteChannels:
         """Have `callback` called after frames have arrived, also while the site waits."""
         self._callbacks.append(callback)
 
-    def probe_in_all_waits(self, channel: Channel) -> None:
-        """Request what is lost on this channel in all waits of the site, as none of them may be for it."""
-        self._probed_in_all_waits.append(channel)
+    def probe_in_all_waits(self, *channels: Channel) -> None:
+        """Request what is lost on these channels in all waits of the site, as none of them may be for it."""
+        self._probed_in_all_waits += channels
 
     def wait(self, channel: Channel, deadline_s: float) -> None:
         """Wait until the channel is ready, so that `take` or `send` does not block."""

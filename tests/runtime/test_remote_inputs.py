@@ -6,8 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from flowrl.channels import InboxRegistry, SiteChannels, SiteConnections
 from flowrl.core.state import EMPTY_CLOCK
 from flowrl.runtime.remote.edges import RemoteInput
+from flowrl.runtime.remote.waiting import SiteWaits
+from flowrl.runtime.site_state import SiteState
 
 
 class FakeReceiver(deque[Any]):
@@ -39,3 +42,15 @@ def test_a_token_that_is_taken_in_during_a_wait_ends_it() -> None:
     assert queue.popleft() == ("token", EMPTY_CLOCK)
     assert queue.popleft() == ("token", EMPTY_CLOCK)
     assert not queue
+
+
+def test_a_wait_for_a_channel_names_the_site_that_sends() -> None:
+    """Its channel is empty, as it is when the wait is made."""
+    inboxes: InboxRegistry = {}
+    here, there = (SiteConnections(name, inboxes=inboxes) for name in ("here", "there"))
+    here.connect("there", there.inproc_address)
+    channels = SiteChannels(here)
+    waits = SiteWaits(channels, SiteState())
+    assert waits.on_input("c", "l -> c", channels.open_receiver("c#0", "there")).peer == "there"
+    for connections in (here, there):
+        connections.close(drop=True)

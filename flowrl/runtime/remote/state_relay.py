@@ -28,8 +28,7 @@ class StateRelay:
 
     def begin(self) -> None:
         """Request from now on what is lost on the way. All sites have opened their channels."""
-        for channel in (self._receiver, *self._senders):
-            self._channels.probe_in_all_waits(channel)
+        self._channels.probe_in_all_waits(self._receiver, *self._senders)
 
     def _pass_on(self) -> None:
         try:

@@ -34,7 +34,7 @@ class SiteWaits:
 
     def on_input(self, instance: str, edge: str, receiver: Receiver | None = None) -> Wait:
         """Return the wait for a token from an edge."""
-        peer = receiver.peer if receiver else ""
+        peer = "" if receiver is None else receiver.peer
         return self._new(Wait("waiting", instance, edge, peer, receiver))
 
     def on_output(self, instance: str, edge: str, sender: Sender) -> Wait:
