@@ -98,13 +98,15 @@ def parts(kind: str, about: str) -> Any:
     return Field(default=(), description=about, json_schema_extra={"parts": kind})
 
 
-def named_parts(kind: str, about: str, *, shared: str = "") -> Any:
-    """Declare a parameter that is a mapping of names to parts, at least one, in the order in which they are written.
+def named_parts(kind: str, about: str, *, shared: str = "", optional: bool = False) -> Any:
+    """Declare a parameter that is a mapping of names to parts, in the order in which they are written.
 
-    `shared` names a section at the top of the graph. Each part is this section, overridden by the keys that the node
-    sets for it.
+    It has at least one, unless it is `optional`; then the default is none. `shared` names a section at the top of the
+    graph. Each part is this section, overridden by the keys that the node sets for it.
     """
-    extra: dict[str, Any] = {"named_parts": kind, "shared": shared}
+    extra: dict[str, Any] = {"named_parts": kind, "shared": shared, "optional": optional}
+    if optional:
+        return Field({}, description=about, json_schema_extra=extra)
     return Field(description=about, json_schema_extra=extra)
 
 
@@ -188,7 +190,7 @@ def _check_parts(where: str, extras: Mapping[str, Any], value: Any) -> None:
             _check_part(where, kind, one)
     if "named_parts" in extras:
         kind = extras["named_parts"]
-        if not isinstance(value, Mapping) or not value:
+        if not isinstance(value, Mapping) or not (value or extras["optional"]):
             found = shortened_repr(value)
             raise TypeError(f"{where} is {found}; expected a {kind} for each name, {{NAME: …}}")
         for name, one in value.items():

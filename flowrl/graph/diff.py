@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from flowrl.core.written_config import differing_values, flattened, written_params, written_value
 from flowrl.graph.launch import launcher_label
 from flowrl.graph.model import EDGE_OPTIONS, SNAPSHOT_KEYS, Graph, Limits, paths_text
-from flowrl.graph.param_reader import written_params, written_value
 from flowrl.graph.yaml_text import flow_text
 
 How = Literal["added", "removed", "changed"]
@@ -45,7 +45,10 @@ def diff_graphs(a: Graph, b: Graph) -> str:
 def changes(a: Graph, b: Graph) -> list[Change]:
     """The changes that turn graph `a` into graph `b`. Its name and its `about` are left out."""
     return [
-        *(Change("graph", "", "changed", values=(v,)) for v in _values(_settings(a), _settings(b))),
+        *(
+            Change("graph", "", "changed", values=(v,))
+            for v in differing_values(_settings(a), _settings(b))
+        ),
         *_entry_changes("node", _node_entries(a, b), _node_entries(b, a)),
         *_entry_changes("edge", _edge_entries(a), _edge_entries(b)),
         *_entry_changes("warmup", _phase_entries(a), _phase_entries(b)),
@@ -103,7 +106,7 @@ def _entry_changes(section: str, old: Entries, new: Entries) -> Iterator[Change]
     for name, (about, values) in old.items():
         if name not in new:
             yield Change(section, name, "removed", about)
-        elif changed := tuple(_values(values, new[name][1])):
+        elif changed := tuple(differing_values(values, new[name][1])):
             yield Change(section, name, "changed", values=changed)
     for name, (about, _) in new.items():
         if name not in old:
@@ -125,7 +128,7 @@ def _node_entries(graph: Graph, other: Graph) -> Entries:
         values = {key: getattr(spec, key) for key in engine_keys}
         values["replicas"] = spec.written_replicas
         if name in other.nodes and other.nodes[name].type == spec.type:
-            values |= _flattened("", written_params(spec.config))
+            values |= flattened("", written_params(spec.config))
         found[name] = (spec.type, values)
     return found
 
@@ -164,42 +167,12 @@ def _launch_entries(graph: Graph) -> Entries:
     """The launchers of a graph by their labels."""
     found = {}
     for spec in graph.launch:
-        values = _flattened("", written_params(spec.config))
+        values = flattened("", written_params(spec.config))
         found[launcher_label(spec)] = (spec.type, {"type": spec.type, **values})
     return found
 
 
 # comparison
-
-
-def _flattened(path: str, value: Any) -> dict[str, Any]:
-    """Nested parameters, keyed by their path. The type of a part comes before its other parameters."""
-    if not isinstance(value, Mapping) or not value:
-        return {path: value}
-    found: dict[str, Any] = {}
-    for key in sorted(value, key=lambda key: key != "type"):
-        found.update(_flattened(f"{path}.{key}" if path else str(key), value[key]))
-    return found
-
-
-def _values(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The keys whose values differ. Below a part whose type differs, only what both types have is compared."""
-    changed_parts = [
-        key.removesuffix("type")
-        for key in old
-        if key.endswith(".type") and new.get(key) != old[key]
-    ]
-    for key in [*old, *(k for k in new if k not in old)]:
-        if key in old and key in new:
-            differs = not _is_same(old[key], new[key])
-        else:
-            differs = not any(key.startswith(part) for part in changed_parts)
-        if differs:
-            yield key, old.get(key), new.get(key)
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and bool(a == b)
 
 
 def _change_text(key: str, old: Any, new: Any) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from flowrl.core.written_config import written_params, written_value
 from flowrl.graph.model import SNAPSHOT_KEYS, Edge, Graph, Limits, NodeSpec, Phase, SnapshotSettings
 from flowrl.graph.needed_files import modules_beside
-from flowrl.graph.param_reader import named_parts_fields, part_fields, written_params, written_value
+from flowrl.graph.param_reader import named_parts_fields, part_fields
 from flowrl.graph.tree import as_mapping
 from flowrl.graph.yaml_text import YamlValue, flow_text, scalar_text
 
@@ -88,6 +89,8 @@ def _node(spec: NodeSpec, origins: bool) -> Iterator[str]:
 
 def _of_named_parts(spec: NodeSpec, name: str, section: str) -> list[YamlValue]:
     """Where parts by name were written: by the node, and as the section, which stands for each of them."""
+    if name not in spec.written.fields:
+        return []
     own = spec.written.fields[name]
     if section not in spec.shared:
         return [own]

@@ -16,10 +16,11 @@ from pydantic.fields import FieldInfo
 
 from flowrl.core.config import REQUIRED, Config, field_extras
 from flowrl.core.sizes import BYTES_PATTERN
+from flowrl.core.written_config import written_value
 from flowrl.graph.catalogue import Catalogue, type_summary
 from flowrl.graph.keywords import EDGE_CHAIN, EDGE_END, FAILURES, PLACE, TORCH_THREADS
 from flowrl.graph.model import EDGE_OPTIONS
-from flowrl.graph.param_reader import part_default, part_fields, written_value
+from flowrl.graph.param_reader import part_default, part_fields
 from flowrl.graph.places import MOST
 
 Schema = dict[str, Any]
@@ -340,8 +341,9 @@ def _param(info: FieldInfo) -> Schema:
         default = extras["written"]
     elif "named_parts" in extras:
         each = _ref(extras["named_parts"])
-        schema = {"type": "object", "minProperties": 1, "additionalProperties": each}
-        default = REQUIRED
+        least = 0 if extras["optional"] else 1
+        schema = {"type": "object", "minProperties": least, "additionalProperties": each}
+        default = {} if extras["optional"] else REQUIRED
     elif "parts" in extras:
         schema, default = {"type": ["array", "null"], "items": _ref(extras["parts"])}, []
     else:

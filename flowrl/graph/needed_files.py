@@ -14,8 +14,8 @@ from typing import Any
 
 from flowrl.core.config import Config, PartSpec, field_extras
 from flowrl.core.project_modules import has_module
+from flowrl.core.written_config import written_params
 from flowrl.graph.model import Graph
-from flowrl.graph.param_reader import written_params
 
 Keys = tuple[str | int, ...]
 

@@ -161,7 +161,7 @@ class ParamReader:
     ) -> dict[str, Any]:
         """A mapping of names to parts, each merged over the shared section."""
         kind, section = about["named_parts"], about["shared"]
-        if not isinstance(written.value, dict) or not written.fields:
+        if not isinstance(written.value, dict) or not (written.fields or about["optional"]):
             what = f"{path} is {shortened_repr(written.plain())}"
             self.report(written, what, f"expected a {kind} for each name, {{NAME: {{type: …}}}}")
             return {}
@@ -263,21 +263,4 @@ def _written_value_of(info: FieldInfo, item: YamlValue) -> Any:
     if isinstance(value, str) and field_extras(info).get("file") and item.location.line:
         beside = Path(item.location.file).parent / value
         return str(beside.resolve()) if os.path.exists(beside) else value
-    return value
-
-
-def written_params(config: Config) -> dict[str, Any]:
-    """A config as plain data, with every default, that reads back as the same config."""
-    return {name: written_value(getattr(config, name)) for name in type(config).model_fields}
-
-
-def written_value(value: Any) -> Any:
-    if isinstance(value, PartSpec):
-        return {"type": value.type, **written_params(value.config)}
-    if isinstance(value, Config):  # a value with keys, of which those that are not set say nothing
-        return {name: v for name, v in written_params(value).items() if v is not None}
-    if isinstance(value, Mapping):
-        return {k: written_value(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [written_value(v) for v in value]
     return value

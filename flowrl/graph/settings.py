@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from flowrl.core.written_config import written_params
 from flowrl.graph.model import Graph, NodeSpec
-from flowrl.graph.param_reader import part_fields, written_params
+from flowrl.graph.param_reader import part_fields
 from flowrl.graph.yaml_text import flow_text
 
 Setting = bool | int | float | str

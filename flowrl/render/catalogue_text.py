@@ -15,9 +15,9 @@ from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.core.signatures import written_doc
+from flowrl.core.written_config import written_value
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError, type_summary
-from flowrl.graph.param_reader import written_value
 from flowrl.graph.tree import read_tree
 from flowrl.graph.yaml_text import flow_text
 

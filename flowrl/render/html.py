@@ -13,8 +13,8 @@ from typing import Any
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.signatures import written_doc
 from flowrl.core.wording import size_text
+from flowrl.core.written_config import written_params
 from flowrl.graph.model import NodeSpec
-from flowrl.graph.param_reader import written_params
 from flowrl.graph.yaml_text import YamlValue, flow_text
 from flowrl.render.picture import Picture
 from flowrl.render.report import determinism_lines, edge_facts, schedule_lines

@@ -11,8 +11,8 @@ from flowrl.checks.ordering import is_feedback
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.errors import shortened_repr
 from flowrl.core.ports import Input
+from flowrl.core.written_config import written_value
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, paths_text
-from flowrl.graph.param_reader import written_value
 from flowrl.graph.placement import Placement
 from flowrl.graph.places import Needs
 from flowrl.graph.replica_pairs import replica_pairs_of

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.core.context import instance_key
+from flowrl.core.written_config import written_params
 from flowrl.graph.expand import expand, parameter_lines
 from flowrl.graph.model import Graph
-from flowrl.graph.param_reader import written_params
 from flowrl.graph.settings import policy_settings
 from flowrl.graph.yaml_text import flow_text
 from flowrl.machine.environment import environment, library_versions

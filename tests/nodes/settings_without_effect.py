@@ -27,9 +27,9 @@ from pydantic.fields import FieldInfo
 import flowrl
 from flowrl.core.config import Config, PartSpec, field_extras
 from flowrl.core.errors import GraphError
+from flowrl.core.written_config import written_value
 from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.model import Graph, NodeSpec
-from flowrl.graph.param_reader import written_value
 from flowrl.machine.numerics import reset_numerics
 from flowrl.nodes.algorithm import Target
 from flowrl.nodes.schedules import NumberSchedule

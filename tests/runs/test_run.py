@@ -16,9 +16,9 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.checkpoint import read_acting
 from flowrl.core.context import Record
 from flowrl.core.errors import NodeError, RunError, UsageError
+from flowrl.core.written_config import written_params
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
-from flowrl.graph.param_reader import written_params
 from flowrl.graph.yaml_text import parse_yaml
 from flowrl.runs.display import Watcher
 from flowrl.runs.folder import create_run_folder, read_jsonl
