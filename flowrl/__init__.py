@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from flowrl.core.node import (
         Facts,
         MissingPackageError,
+        NetworkFacts,
         Node,
         Surroundings,
         UnsoundError,
@@ -54,7 +55,8 @@ _MODULE_OF = {
     ),
     "as_node": "core.functions",
     **dict.fromkeys(
-        ("Facts", "MissingPackageError", "Node", "Surroundings", "UnsoundError"), "core.node"
+        ("Facts", "MissingPackageError", "NetworkFacts", "Node", "Surroundings", "UnsoundError"),
+        "core.node",
     ),
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "core.ports"),
     "MetricsTable": "runs.metrics_table",
@@ -84,6 +86,7 @@ __all__ = [
     "MetricsRecord",
     "MetricsTable",
     "MissingPackageError",
+    "NetworkFacts",
     "Node",
     "NodeError",
     "Out",

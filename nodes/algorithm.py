@@ -49,10 +49,10 @@ from flowrl.nodes.configured_parts import configured_part, configured_parts
 from flowrl.nodes.distributions import action_bounds
 from flowrl.nodes.exploring import ExploringStep
 from flowrl.nodes.models.action_mask import has_mask, mask_leaf
-from flowrl.nodes.models.heads import Heads
+from flowrl.nodes.models.heads import Heads, acting_settings
 from flowrl.nodes.models.input_columns import Inputs, input_columns
 from flowrl.nodes.models.model import InferenceModel, Model, checked_model
-from flowrl.nodes.observations import ObsColumns, columns_under
+from flowrl.nodes.observations import ObsColumns, columns_under, leaf_columns
 from flowrl.nodes.policy import (
     ENV_SETTING,
     NOTHING_FOUND,
@@ -261,6 +261,15 @@ class Algorithm(Policy):
     def unit_action(self) -> Column:
         """The column of actions in (-1, 1), as critics see them."""
         return Column("float32", (self.action_size,))
+
+    def network_settings(self) -> dict[str, Any]:
+        net = self.nets[self.acting_network]
+        columns = leaf_columns(input_columns(net.inputs)).values()
+        return {
+            "model": net.model.acting_settings(),
+            "inputs": [list(column.shape) for column in columns],
+            "heads": {name: acting_settings(net.heads[name]) for name in self.acting_heads()},
+        }
 
     def memory_columns(self) -> Schema:
         return self.nets[self.acting_network].model.memory_columns()

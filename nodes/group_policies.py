@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowrl.core.batch import Schema
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
 from flowrl.core.node import UnsoundError
@@ -19,8 +18,9 @@ from flowrl.nodes.policy import (
     act_mode_state,
     load_act_mode_state,
     made_policy,
-    policy_for,
+    named_policy,
     use_device,
+    weights_facts,
 )
 
 WEIGHTS = "_weights"  # the end of the name of the state that brings a group's weights
@@ -68,11 +68,7 @@ def group_policies(config: Any, spec: EnvSpec) -> dict[str, Policy]:
 
 def _policy_of(config: Any, spec: EnvSpec, group: str) -> Policy:
     rows = spec.groups[group]
-    try:
-        policy = policy_for(config.policies[group], rows.obs, rows.action)
-    except UnsoundError as unsound:
-        key = f"policies.{group}.{unsound.key.removeprefix('policy').lstrip('.')}".rstrip(".")
-        raise UnsoundError(f"the group {group}: {unsound.what}", unsound.hint, key) from unsound
+    policy = named_policy(config.policies, group, "the group", rows.obs, rows.action)
     if getattr(policy.config, "reset_options", None):
         what = f"the policy of {group} sets options of `reset`, which are those of the envs of all groups"
         raise UnsoundError(what, "leave `reset_options` out", f"policies.{group}")
@@ -106,10 +102,10 @@ class GroupModes:
 def acting_facts(config: Any, policies: Mapping[str, Policy], runs_here: bool) -> dict[str, Any]:
     """What a node states of its policies: what their weights are for, the device, and the modules that it imports."""
     each = [device_facts(config, policy, False, runs_here) for policy in policies.values()]
-    acts_on: dict[str, Schema] = {
-        name + WEIGHTS: policy.weights_columns()
+    taken = {
+        name + WEIGHTS: (policy, f"policies.{name}")
         for name, policy in policies.items()
         if not policy.acts_without_weights
     }
     imports = tuple(dict.fromkeys(module for facts in each for module in facts["imports"]))
-    return {**each[0], "imports": imports, "acts_on": acts_on}
+    return {**each[0], "imports": imports, **weights_facts(taken)}

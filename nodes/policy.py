@@ -24,7 +24,7 @@ from flowrl.core.attribute_state import names_of_generators
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config, Part, PartSpec
 from flowrl.core.errors import shortened_repr
-from flowrl.core.node import UnsoundError
+from flowrl.core.node import NetworkFacts, UnsoundError
 from flowrl.core.saved_state import UnsavableStateError
 from flowrl.core.state import Count, State
 from flowrl.nodes.devices import CPU
@@ -206,6 +206,13 @@ class Policy(Part):
             return {}
         return {**columns_under("obs", self.obs), "action": self.action}
 
+    def network_settings(self) -> dict[str, Any]:
+        """What its weights, and what it does with them, depend on, as plain data; empty: not known.
+
+        A learner and whoever acts with its weights must have equal ones.
+        """
+        return {}
+
     def memory_columns(self) -> Schema:
         """The columns of a recurrent policy's memory of one env; zeros where an episode begins."""
         return {}
@@ -300,6 +307,32 @@ def policy_for(policy: PartSpec | Policy, obs: ObsColumns, action: Column) -> Po
         made: Policy = policy.make(obs=obs, action=action)
         return made
     return made_policy(policy)
+
+
+def named_policy(
+    policies: Mapping[str, Any], name: str, owner: str, obs: ObsColumns, action: Column
+) -> Policy:
+    """The policy of a name in the parameter `policies`. Errors say whose it is (`owner`), and name the parameter."""
+    try:
+        return policy_for(policies[name], obs, action)
+    except UnsoundError as unsound:
+        below = unsound.key.removeprefix("policy").lstrip(".")
+        what, key = f"{owner} {name}: {unsound.what}", f"policies.{name}"
+        raise UnsoundError(what, unsound.hint, f"{key}.{below}".rstrip(".")) from unsound
+
+
+def weights_facts(ports: Mapping[str, tuple[Policy, str]]) -> dict[str, Any]:
+    """What a node states of the weights that its state ports give or take.
+
+    Of each port, that is the policy that the weights are for, and the parameter that gives this policy.
+    """
+    return {
+        "acts_on": {port: policy.weights_columns() for port, (policy, _) in ports.items()},
+        "networks": {
+            port: NetworkFacts(policy.network_settings(), key)
+            for port, (policy, key) in ports.items()
+        },
+    }
 
 
 def made_policy(policy: Any) -> Policy:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from flowrl.checks.amounts import memory_problems, row_problems
-from flowrl.checks.columns import column_problems, warmup_column_problems, weights_problems
+from flowrl.checks.columns import column_problems, warmup_column_problems
 from flowrl.checks.compression import compression_problems
 from flowrl.checks.connections import connection_problems
 from flowrl.checks.descriptions import EnvUse, NodeDescriber
@@ -21,6 +21,7 @@ from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
 from flowrl.checks.state_settings import state_setting_problems
 from flowrl.checks.warmup import plan_warmup, uncounted_limit
+from flowrl.checks.weights import weights_problems
 from flowrl.core.errors import GraphError, Problem, UsageError
 from flowrl.core.node import Facts
 from flowrl.core.ports import Out

@@ -79,44 +79,6 @@ def _suits(given: Any, needed: Any) -> bool:
     return bool(given == needed)
 
 
-def weights_problems(graph: Graph, describer: NodeDescriber) -> Iterator[Problem]:
-    """Yield a problem for each reader of weights whose observations or actions are not those of the learner."""
-    facts = describer.descriptions.facts
-    for edge in graph.edges:
-        learner, reader = facts.get(edge.source.node), facts.get(edge.to.node)
-        if edge.kind != "state" or learner is None or reader is None:
-            continue
-        learned = learner.acts_on.get(edge.source.port)
-        seen = reader.acts_on.get(edge.to.port)
-        if not learned or not seen:
-            continue
-        wrong = [
-            name for name in {**learned, **seen} if not _fits(learned.get(name), seen.get(name))
-        ]
-        if wrong:
-            known = "; ".join(
-                f"{name}: {_space_text(learned.get(name))} and {_space_text(seen.get(name))}"
-                for name in wrong
-            )
-            what = f"{edge}: {edge.source.node} learns in other spaces than {edge.to.node} acts in ({known})"
-            hint = "give the envs of both the same spaces, for example with the same wrappers"
-            where = graph.last_written([edge.location, *describer.locations_before(edge.to.node)])
-            yield Problem(str(where), what, hint)
-
-
-def _fits(learned: Column | None, seen: Column | None) -> bool:
-    """Return whether weights for one column act on the other. Types and bounds may differ, as in recorded data."""
-    if learned is None or seen is None:
-        return False
-    return learned.shape == seen.shape and (None in (learned.n, seen.n) or learned.n == seen.n)
-
-
-def _space_text(column: Column | None) -> str:
-    if column is None:
-        return "nothing"
-    return f"one of {column.n}" if column.n is not None and not column.shape else str(column)
-
-
 def _wrong_column(graph: Graph, edge: Edge, name: str, column: Column, given: Schema) -> Problem:
     ends = [graph.nodes[port.node] for port in (*edge.sources, edge.to)]
     where = graph.last_written([edge.location, *(at for spec in ends for at in spec.locations())])

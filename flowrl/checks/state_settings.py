@@ -11,10 +11,15 @@ from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
 
 
 def state_setting_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem]:
-    """Yield a problem for each setting that a node needs, and that no state gives it."""
+    """Yield a problem for each setting that a node needs, and that no state gives it.
+
+    Those of weights that a state carries by names are checked with the weights (`checks/weights`).
+    """
     edges = {edge.to: edge for edge in graph.edges}
     for name, found in facts.items():
         for port, needed in found.needs_settings.items():
+            if port not in graph.nodes[name].cls.ports:
+                continue
             edge = edges.get(PortRef(name, port))
             known = None if edge is None else _settings_of(facts, edge)
             for setting, key in needed.items():

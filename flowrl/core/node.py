@@ -81,8 +81,13 @@ class Facts:
     # Of stream ports whose rows are sequences of steps: the settings of these, by their names, which both ends of a
     # stream must share. Of a list, the producer may have more than the consumer needs.
     sequences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # Of state ports: the columns of the observations and actions that the weights are for.
+    # Of state ports: the columns of the observations and actions that the weights are for. Where a state carries the
+    # weights of several by names: of those of one, as `PORT/NAME`, and of those of all others, as `PORT/*`.
     acts_on: Mapping[str, Schema] = field(default_factory=dict)
+    # Of the same: the network whose weights they are.
+    networks: Mapping[str, NetworkFacts] = field(default_factory=dict)
+    # Of state outputs that carry the weights of several: the state input from which each is, by its name.
+    carries: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # The env steps of one firing, where that number is fixed.
     env_steps: int | None = None
     # What the node will allocate for data.
@@ -106,12 +111,21 @@ class Facts:
     resolved: Mapping[str, Any] = field(default_factory=dict)
     # The names of the settings with which versions of each state output come (`State.command`), where they are known.
     settings: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    # The settings with which each state input must come, each with the parameter that depends on it.
+    # The settings with which each state input must come, each with the parameter that depends on it. Inputs that carry
+    # the weights of several are named as in `acts_on`.
     needs_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # Passed to the `describe` of clients that link to this node.
     service: Any = None
     # Modules that making or firing the node imports. A process of several sites imports them once.
     imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkFacts:
+    """The network whose weights a state port gives or takes. Both ends of the state must have the same."""
+
+    settings: Mapping[str, Any]  # what weights, and what they mean, depend on; empty: not known
+    key: str = "policy"  # the parameter that gives the network, as a path such as `policies.NAME`
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from flowrl.nodes.collectors.transitions import row_schema, transitions
 from flowrl.nodes.devices import device_facts
 from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.origin import OFFSET_COLUMN
-from flowrl.nodes.policy import Policy
+from flowrl.nodes.policy import Policy, weights_facts
 
 
 class EpisodeCollector(Collector):
@@ -55,7 +55,7 @@ class EpisodeCollector(Collector):
             outs={"data": {**rows, OFFSET_COLUMN: Column("int32")}},
             env_steps=None if config.counts else 0,
             nondeterministic=why,
-            acts_on={"weights": policy.weights_columns()},
+            **weights_facts({"weights": (policy, "policy")}),
             needs_settings={"weights": policy.collect_settings()},
             **device_facts(config, policy, False, surroundings.runs_here),
         )

@@ -27,7 +27,7 @@ from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.nstep import nstep_of
 from flowrl.nodes.origin import LINK_COLUMNS, origin_schema
-from flowrl.nodes.policy import Policy
+from flowrl.nodes.policy import Policy, weights_facts
 
 
 class SampleCollector(Collector):
@@ -82,7 +82,7 @@ class SampleCollector(Collector):
             cuts_episodes=frozenset({"data"}),
             env_steps=config.n_sample if config.counts else 0,
             nondeterministic=why if config.stepping == "ready" else "",
-            acts_on={"weights": policy.weights_columns()},
+            **weights_facts({"weights": (policy, "policy")}),
             needs_settings={"weights": policy.collect_settings()},
             **device_facts(config, policy, False, surroundings.runs_here),
         )

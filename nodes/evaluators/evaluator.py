@@ -28,7 +28,7 @@ from flowrl.nodes.evaluators.evaluation import (
 from flowrl.nodes.evaluators.video import EpisodeRecorder
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.observations import flatten_columns
-from flowrl.nodes.policy import policy_for, policy_of_mode, use_device
+from flowrl.nodes.policy import policy_for, policy_of_mode, use_device, weights_facts
 
 
 class Evaluator(BaseEvaluator):
@@ -55,7 +55,7 @@ class Evaluator(BaseEvaluator):
         numbers = [name for name, column in spec.info.items() if not column.shape]
         return Facts(
             outs={"data": schema},
-            acts_on={"weights": policy.weights_columns()},
+            **weights_facts({"weights": (policy, "policy")}),
             settings={"found": frozenset([*metric_names(numbers, config.win_above), BEST])},
             **device_facts(config, policy, False, surroundings.runs_here),
         )

@@ -34,7 +34,7 @@ from flowrl.nodes.learners.warm_start import (
 )
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.nstep import NstepRule, nstep_rule, with_summed_rewards
-from flowrl.nodes.policy import LearnMode, Policy, policy_for_rows
+from flowrl.nodes.policy import LearnMode, Policy, policy_for_rows, weights_facts
 
 Reduce = Literal["exact", "fast"]
 
@@ -113,7 +113,7 @@ class Learner(Node):
             outs={"priorities": {"priority": policy.priority_column()}},
             needs={"data": policy.learn_columns()},
             sequences={"data": policy.sequence_settings()},
-            acts_on=dict.fromkeys(("weights", "averaged"), policy.weights_columns()),
+            **weights_facts(dict.fromkeys(("weights", "averaged"), (policy, "policy"))),
             settings=dict.fromkeys(("weights", "averaged"), frozenset(policy.collect_settings())),
             needs_settings={"found": policy.needed_results()},
             on_policy=policy.on_policy,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -78,6 +78,16 @@ def midpoints(shares: Any) -> Any:
 def action_values(n: int, dueling: bool, each: int | None = None) -> LinearHead | DuelingHead:
     """The head of the values of `n` actions; with `each`, of so many numbers for each action."""
     return DuelingHead(n, each) if dueling else LinearHead(n, each=each)
+
+
+INITIAL_VALUES = ("scale", "value")  # the fields of heads that only initial weights depend on
+
+
+def acting_settings(head: Head) -> dict[str, Any]:
+    """What the weights of a head, and what it does with them, depend on, as plain data."""
+    given = {field.name: getattr(head, field.name) for field in fields(head)}
+    kept = {name: value for name, value in given.items() if value and name not in INITIAL_VALUES}
+    return {"type": type(head).__name__.removesuffix("Head").lower(), **kept}
 
 
 def output_layers(head: Head) -> dict[str, tuple[int, float]]:

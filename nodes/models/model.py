@@ -23,6 +23,7 @@ from flowrl.core.import_paths import (
     refuse_standard_library,
 )
 from flowrl.core.node import UnsoundError
+from flowrl.core.written_config import written_params
 from flowrl.nodes.devices import CPU, to_device, to_numpy
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.features import Layout, feature_leaves
@@ -101,6 +102,10 @@ class Model(Part):
         """
         # With all heads, as `is_acting_parameter` has all parameters sent.
         return TorchInference(self.build(obs, heads, seed=0), heads, wanted, rng, device)
+
+    def acting_settings(self) -> dict[str, Any]:
+        """What its weights, and what it does with them, depend on, as plain data: its type and its parameters."""
+        return {"type": type(self).__name__.lower(), **written_params(self.config)}
 
     def memory_columns(self) -> Schema:
         """The memory of a recurrent model, for one env."""
@@ -234,6 +239,10 @@ class LayeredModel(Model):
             normalise=c.normalise_obs,
             rng=rng,
         )
+
+    def acting_settings(self) -> dict[str, Any]:
+        found = super().acting_settings()
+        return {name: value for name, value in found.items() if name != "init"}
 
     def memory_columns(self) -> Schema:
         size = sum(layer.memory_size for layer in self.trunk())
