@@ -54,6 +54,7 @@ ELSEWHERE = [
     ("docs/rewards", "my_rewards:", "tests/examples/test_my_reward.py"),
     ("docs/rewards", "# surprise.py", "tests/examples/test_my_reward.py"),
     ("docs/rewards", "surprise:Surprise", "tests/examples/test_my_reward.py"),
+    ("docs/leagues", "# dqn_exploiter.yaml", "tests/examples/test_my_league.py"),
     ("docs/self-play", "# undercut.yaml", "tests/examples/test_my_league.py"),
     ("docs/self-play", "# self_play.yaml", "tests/examples/test_my_league.py"),
     ("docs/self-play", "# league.yaml", "tests/examples/test_my_league.py"),

@@ -42,6 +42,7 @@ def _replayed(run: Path, graph: Graph, row: Mapping[str, Any]) -> dict[str, Any]
     weights = None if opponent in scripted else _weights(run, opponent, version)
     is_scripted = weights is None
     played = league.cls.replay_match(  # type: ignore[attr-defined]
+        league_config,
         managers.env,
         collector.config,
         scripted.index(opponent) if is_scripted else learning.index(opponent),

@@ -81,6 +81,11 @@ class Collector(Node):
         return spec, policy
 
     @classmethod
+    def given_policy(cls, config: Any) -> Any:
+        """What the parameters give as the policy of the rows."""
+        return config.policy
+
+    @classmethod
     def extra_columns(cls, config: Any, policy: Policy, spec: EnvSpec) -> Schema:
         """The columns of rows that depend on the policy, on `origin`, and on the env's `info`."""
         columns = {**policy.collect_columns(), **policy.memory_columns()}
@@ -95,7 +100,8 @@ class Collector(Node):
         self.envs = join_managers(self.envs)
         spec = self.envs.spec()
         require_one_policy(spec)
-        self.policy = policy_for(self.config.policy, spec.obs, spec.action)  # defines the rows
+        given = self.given_policy(self.config)
+        self.policy = policy_for(given, spec.obs, spec.action)  # defines the rows
         self.envstep = 0  # env steps whose rows were returned
         self.mode: Any = None  # the act mode that acts
         self._estimator = self.policy.estimator()
@@ -105,7 +111,6 @@ class Collector(Node):
         self._reset_options: dict[str, float] = {}  # that the envs have
         self._ignores_weights = False  # the acting policy has weights of its own, or none
         self._restart()
-        given = self.config.policy
         self.reset_policy(self.policy if policy_of_mode(given) is None else given)
 
     def _restart(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array, Batch, Column, Schema
-from flowrl.core.config import param, parts
+from flowrl.core.batch import Array, Batch, Column
+from flowrl.core.config import named_parts, param, parts
 from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.core.ports import Out, StateIn
 from flowrl.core.state import State
@@ -17,28 +17,50 @@ from flowrl.nodes.collectors.actor import CollectedSteps
 from flowrl.nodes.collectors.collector import ActingPolicy, Collector, requested_count
 from flowrl.nodes.collectors.episode_unrolls import EpisodeUnrolls
 from flowrl.nodes.collectors.episodes import episode_offsets, episode_quotas, order_by_env
+from flowrl.nodes.collectors.joined_managers import join_specs
 from flowrl.nodes.collectors.match_mode import MatchMode, Player
+from flowrl.nodes.collectors.match_players import (
+    MatchPlayers,
+    PlayerPolicies,
+    player_policies,
+    scripted_policies,
+)
+from flowrl.nodes.collectors.match_results import match_results, result_schema
 from flowrl.nodes.collectors.match_rows import EndedMatch, MatchEnvs
 from flowrl.nodes.collectors.row_slicer import RowSlicer, check_rewards_of_unrolls, sliced_schema
 from flowrl.nodes.collectors.transitions import row_schema, step_schema, transitions
-from flowrl.nodes.devices import available_device, device_facts
-from flowrl.nodes.envs.spec import EnvSpec
+from flowrl.nodes.devices import device_facts
+from flowrl.nodes.envs.spec import EnvSpec, require_one_policy
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.league.matches import (
-    FIRST_SCRIPTED,
     ITSELF,
-    PLAYER_SETTING,
     PLAYERS_FOLDER,
     Assignment,
     assignments,
-    opponent_weights,
     versioned_name,
 )
 from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.origin import NO_WEIGHTS_VERSION, OFFSET_COLUMN
-from flowrl.nodes.policy import Policy, policy_for, use_device
+from flowrl.nodes.policy import Policy
 
 OFFSET = Column("int32")  # a row's index in its match
+
+
+class MatchConfig(Collector.Config):
+    """The parameters of every node that plays matches."""
+
+    n_episode: int = param(8, "matches in each token, over all envs", ge=1)
+    most_steps: int = param(
+        100_000, "steps of a match; a longer match is an error, it may never end", ge=1
+    )
+    sides: int = param(
+        2, "sides of a match; the agents of an env are dealt out to them evenly, in order", ge=2
+    )
+    opponents: Any = parts(
+        "policy",
+        "opponents that do not learn, such as `random`, or `expert` with a checkpoint; the league names them in "
+        "the same order (`scripted`)",
+    )
 
 
 class MatchCollector(Collector):
@@ -58,21 +80,16 @@ class MatchCollector(Collector):
     )
     results = Out("match_results", optional=True, about="a row for each match")
 
-    class Config(Collector.Config):
-        n_episode: int = param(8, "matches in each token, over all envs", ge=1)
-        most_steps: int = param(
-            100_000, "steps of a match; a longer match is an error, it may never end", ge=1
-        )
+    class Config(MatchConfig):
         player: str | None = param(
             None, "the player that learns, by its name in the league; null: the league has one"
         )
-        sides: int = param(
-            2, "sides of a match; the agents of an env are dealt out to them evenly, in order", ge=2
-        )
-        opponents: Any = parts(
+        policies: Any = named_parts(
             "policy",
-            "opponents that do not learn, such as `random`, or `expert` with a checkpoint; the league names them in "
-            "the same order (`scripted`)",
+            "the policies of players that learn with one of their own, by their names in the league, its own player "
+            "included; all others have `policy`",
+            shared="policy",
+            optional=True,
         )
         save_versions: bool = param(
             False,
@@ -82,12 +99,16 @@ class MatchCollector(Collector):
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        spec, policy = cls.spec_and_policy(config, surroundings)
-        _check_config(config, spec, policy)
+        spec = join_specs(surroundings.links["envs"])
+        require_one_policy(spec)
+        players = cls.policies_of_players(config, spec)
+        own = cls.own_player(config)
+        policy, key = players.of_player(own), players.key_of(own)
+        _check_config(config, spec, policy, key)
         if policy.estimated_columns():
             what = "a match_collector computes no advantages"
-            raise UnsoundError(what, "give the policy `advantages: learner`", "policy.advantages")
-        _scripted_policies(config, spec)
+            raise UnsoundError(what, "give the policy `advantages: learner`", f"{key}.advantages")
+        scripted = scripted_policies(config, spec)
         extra = cls.extra_columns(config, policy, spec)
         rows = {**row_schema(spec.obs, spec.action, extra), OFFSET_COLUMN: OFFSET}
         return Facts(
@@ -97,20 +118,37 @@ class MatchCollector(Collector):
             },
             rows={"results": config.n_episode},
             env_steps=None if config.counts else 0,
-            acts_on={"weights": policy.weights_columns()},
-            needs_settings={"weights": policy.collect_settings(), **_player_settings(config)},
-            **device_facts(config, policy, False, surroundings.runs_here),
+            **players.weights_facts(own),
+            **_device_facts(
+                config, [policy, *scripted.values(), *players.named.values()], surroundings
+            ),
         )
 
+    @classmethod
+    def given_policy(cls, config: Any) -> Any:
+        return config.policies.get(config.player, config.policy)
+
+    @classmethod
+    def own_player(cls, config: Any) -> str | None:
+        """The player that learns, by its name; None: the league has one."""
+        return config.player  # type: ignore[no-any-return]
+
+    @classmethod
+    def policies_of_players(cls, config: Any, spec: EnvSpec) -> PlayerPolicies:
+        """The policies of all players that learn."""
+        return player_policies(config, spec)
+
     def setup(self) -> None:
-        self._name = self.config.player or "main"
+        self._own_player = self.own_player(self.config)
+        self._name = self._own_player or "main"
         self._first_env = 0  # the first of the envs that play one more match, if quotas differ
         self._played = 0  # matches whose results were returned
         self._matches: State | None = None
         self._has_begun = False  # whether the envs are at the beginning of a match
         self.envs = self._match_envs(self.envs)
         super().setup()
-        _check_config(self.config, self.envs.spec(), self.policy)
+        key = self._policies.key_of(self._own_player)
+        _check_config(self.config, self.envs.spec(), self.policy, key)
 
     def _restart(self) -> None:
         super()._restart()
@@ -134,20 +172,11 @@ class MatchCollector(Collector):
         """Let another policy act for the player that learns, from now on."""
         super().reset_policy(policy)
         spec = self.envs.spec()
-        self._own = Player(self._name, self.mode, self.policy)
-        self._scripted = [
-            self._player(name, one) for name, one in _scripted_policies(self.config, spec).items()
-        ]
-        self._opponents: dict[tuple[int, int], Player] = {}  # by number and version
-        self._match_mode = MatchMode(self.policy, spec.count)
+        own = Player(self._name, self.mode, self.policy)
+        self._policies = self.policies_of_players(self.config, spec)
+        self._players = MatchPlayers(own, self._policies, self.config, spec)
+        self._match_mode = MatchMode(self.policy, self._players.memory(), spec.count)
         self._actor.set_mode(self._match_mode, self.policy.collect_columns())
-
-    def _player(self, name: str, policy: Policy, weights: State | None = None) -> Player:
-        mode = policy.collect_mode(0)  # each match replaces its random numbers
-        use_device(mode, available_device(self.config.device))
-        if weights is not None:
-            mode.load(weights)
-        return Player(name, mode, self.policy)
 
     def fire(self, weights: State | None, matches: State | None = None) -> dict[str, Batch]:
         """Play the next matches with the newest weights."""
@@ -187,7 +216,8 @@ class MatchCollector(Collector):
         """Play `n` matches; return the steps of the player, how many were dropped, its episodes, and the results."""
         self._load_weights(weights)
         if matches is not None and matches is not self._matches:
-            self._matches, self._opponents = matches, {}
+            self._matches = matches
+            self._players.forget_sent()
         if not self._has_begun:
             self._actor.reset()
             self._has_begun = True
@@ -197,11 +227,13 @@ class MatchCollector(Collector):
         taken = sum(len(one.columns["reward"]) for one in collected)
         episodes = [episode for one in collected for episode in one.episodes]
         self._played += n
-        return steps, taken - len(steps["reward"]), episodes, self._results(ended)
+        version, scripted = self._weights_version, len(self._players.scripted)
+        results = match_results(ended, version, self.config.sides, scripted)
+        return steps, taken - len(steps["reward"]), episodes, results
 
     def _dealt(self, n: int) -> list[list[Assignment]]:
         """The matches of each env, which are fixed before any is played: short ones are not preferred."""
-        if self._matches is not None and (table := assignments(self._matches, self.config.player)):
+        if self._matches is not None and (table := assignments(self._matches, self._own_player)):
             chosen = [table[k % len(table)] for k in range(n)]
         else:
             version = NO_WEIGHTS_VERSION if self._weights is None else self._weights.version
@@ -252,25 +284,11 @@ class MatchCollector(Collector):
     def _bind(self, env: int, assignment: Assignment, seed: int) -> None:
         """Give each agent of an env its player for the match that begins now."""
         agents, sides = self._envs.agents, self.config.sides
-        opponent = self._opponent(assignment)
+        opponent = self._players.opponent(assignment, self._matches)
         for agent in range(agents):
             side = agent * sides // agents
-            player = self._own if side == assignment.side else opponent
+            player = self._players.own if side == assignment.side else opponent
             self._match_mode.seats[env * agents + agent] = player.seat(seed, agent)
-
-    def _opponent(self, assignment: Assignment) -> Player:
-        number, version, _ = assignment
-        if number == ITSELF:
-            return self._own
-        if number <= FIRST_SCRIPTED:
-            return self._scripted[FIRST_SCRIPTED - number]
-        key = number, version
-        if key not in self._opponents:
-            assert self._matches is not None  # it names the opponent
-            weights = opponent_weights(self._matches, number, version)
-            name = f"{number}@{version}"
-            self._opponents[key] = self._player(name, self.policy, weights)
-        return self._opponents[key]
 
     def _rows_of_player(self, collected: CollectedSteps, sides: Array) -> CollectedSteps:
         """Keep the steps of the player that learns, which has one of the sides in each env."""
@@ -282,7 +300,10 @@ class MatchCollector(Collector):
 
         ids = np.arange(self._actor.count) if collected.ids is None else collected.ids
         episodes = [e for e in collected.episodes if is_own(np.array(e.env_id))]
-        return collected.select(is_own(ids))._replace(episodes=episodes)
+        own = collected.select(is_own(ids))
+        beside = self._match_mode.memory_beside_rows
+        columns = {name: column for name, column in own.columns.items() if name not in beside}
+        return own._replace(episodes=episodes, columns=columns)
 
     def _check_lengths(self, lengths: Array) -> None:
         longest = int(lengths.argmax())
@@ -291,25 +312,6 @@ class MatchCollector(Collector):
                 f"env {longest}: a match has not ended after {self.config.most_steps:,} steps; give the env "
                 "`max_episode_steps`, or this node more `most_steps`"
             )
-
-    def _results(self, ended: list[tuple[Assignment, EndedMatch]]) -> Batch:
-        sides = self.config.sides
-        returns = np.array([match.returns for _, match in ended]).reshape(len(ended), sides, -1)
-        of_sides = returns.sum(2)
-        own = np.array([assignment.side for assignment, _ in ended])
-        version = self._weights_version
-        columns = {
-            "version": [version] * len(ended),
-            "opponent": [a.opponent for a, _ in ended],
-            "opponent_version": [version if a.opponent == ITSELF else a.version for a, _ in ended],
-            "side": own,
-            "seed": [match.seed for _, match in ended],
-            "score": scores(of_sides, own),
-            "returns": of_sides,
-            "length": [match.length for _, match in ended],
-        }
-        schema = result_schema(sides, len(self._scripted))
-        return Batch({n: np.array(columns[n], column.dtype) for n, column in schema.items()})
 
     def state_dict(self) -> dict[str, Any]:
         matches = {"first_env": self._first_env, "played": self._played, "seeds": self._envs.seeds}
@@ -326,51 +328,16 @@ class MatchCollector(Collector):
             self._unrolls.load_state_dict(state["unrolls"])
 
 
-def result_schema(sides: int, scripted: int) -> Schema:
-    """The columns of results, with so many scripted opponents."""
-    number = Column("int64")
-    return {
-        "version": number,
-        "opponent": Column("int64", low=float(FIRST_SCRIPTED + 1 - scripted)),
-        "opponent_version": number,
-        "side": number,
-        "seed": number,
-        "score": Column("float32"),
-        "returns": Column("float64", (sides,)),
-        "length": number,
-    }
+def _device_facts(
+    config: Any, policies: Sequence[Policy], surroundings: Surroundings
+) -> dict[str, Any]:
+    """What is stated of the device: the modules that acting imports are those of all policies."""
+    each = [device_facts(config, policy, False, surroundings.runs_here) for policy in policies]
+    imports = tuple(dict.fromkeys(module for facts in each for module in facts["imports"]))
+    return {**each[0], "imports": imports}
 
 
-def scores(returns: Array, sides: Array) -> Array:
-    """The scores of the players on these sides, by the returns of all sides (B, sides).
-
-    The side with the highest return wins (1); if several have it, it is a draw of these (0.5).
-    """
-    best = returns == returns.max(1, keepdims=True)
-    won: Array = best[np.arange(len(returns)), sides]
-    return np.where(won, np.where(best.sum(1) == 1, 1.0, 0.5), 0.0)
-
-
-def _scripted_policies(config: Any, spec: EnvSpec) -> dict[str, Policy]:
-    """The scripted opponents, by names for messages."""
-    found = {}
-    for k, part in enumerate(config.opponents):
-        policy = policy_for(part, spec.obs, spec.action)
-        name = type(policy).__name__.lower()
-        if not policy.acts_without_weights:
-            what = f"the opponent {name} needs weights, which nothing gives it"
-            hint = "take `{type: expert, checkpoint: FILE}`, or let the league play against earlier versions"
-            raise UnsoundError(what, hint, "opponents")
-        found[f"{name} (opponent {k + 1})"] = policy
-    return found
-
-
-def _player_settings(config: Any) -> dict[str, dict[str, str]]:
-    """What the matches of a league must know: the player, if it has a name."""
-    return {"matches": {PLAYER_SETTING + config.player: "player"}} if config.player else {}
-
-
-def _check_config(config: Any, spec: EnvSpec, policy: Policy) -> None:
+def _check_config(config: Any, spec: EnvSpec, policy: Policy, key: str) -> None:
     if spec.agents == 1:
         what = "a match needs an env whose agents act by themselves, and each of these envs is one agent"
         hint = "write `env: {type: pettingzoo, agents: shared, …}`"
@@ -382,4 +349,4 @@ def _check_config(config: Any, spec: EnvSpec, policy: Policy) -> None:
     check_rewards_of_unrolls(policy)
     if getattr(policy.config, "reset_options", None):
         what = "the options of `reset` change a match, which is played again from its seed alone"
-        raise UnsoundError(what, "leave `reset_options` out", "policy.reset_options")
+        raise UnsoundError(what, "leave `reset_options` out", f"{key}.reset_options")

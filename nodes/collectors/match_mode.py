@@ -33,60 +33,68 @@ class MatchGenerators(Reseeding):
 
 
 class Player:
-    """An act mode for one row at a time, whose state and memory are those of a seat."""
+    """An act mode for one row at a time, whose random numbers are those of a seat."""
 
-    def __init__(self, name: str, mode: Any, policy: Policy) -> None:
-        """`policy` is that of the rows. A mode without its memory columns has a memory of its own."""
-        self.name, self.mode, self._action = name, mode, policy.action
-        self.memory: Schema = getattr(mode, "memory", {})
-        self.has_memory_of_rows = self.memory == policy.memory_columns()
+    def __init__(self, name: str, mode: Any, policy: Policy, memory_of: str = "") -> None:
+        """`policy` is that of the rows, which the player gives unless it has a `memory_of` its own.
+
+        That is a prefix of its memory columns among those of all players. Of a player with one, only the actions are
+        wanted: its other columns may be those of another policy.
+        """
+        self.name, self.mode, self.policy = name, mode, policy
+        self.gives_rows = not memory_of
+        memory: Schema = getattr(mode, "memory", {})
+        is_of_rows = self.gives_rows and memory == policy.memory_columns()
+        prefix = "" if is_of_rows else f"{memory_of or 'own'}/"
+        self.memory_names = {column: prefix + column for column in memory}
+        self.memory = {prefix + column: kind for column, kind in memory.items()}
 
     def seat(self, seed: int, seat: int) -> Seat:
         """The player's seat at the beginning of a match with this seed."""
-        state = MatchGenerators(seed, seat).generators(act_mode_state(self.mode))
-        memory = {name: np.zeros((1, *c.shape), c.dtype) for name, c in self.memory.items()}
-        return Seat(self, state, memory)
+        return Seat(self, MatchGenerators(seed, seat).generators(act_mode_state(self.mode)))
 
     def act(self, state: Any, obs: Array, memory: Mapping[str, Array]) -> dict[str, Array]:
         """The columns of one step (1, …), by one observation (1, …)."""
         load_act_mode_state(self.mode, state)
-        output: dict[str, Array] = (
-            self.mode.forward(obs, memory) if memory else self.mode.forward(obs)
-        )
+        own = {column: memory[name] for column, name in self.memory_names.items()}
+        output: dict[str, Array] = self.mode.forward(obs, own) if own else self.mode.forward(obs)
         action = np.asarray(output["action"])
-        if action.shape != (1, *self._action.shape):
+        if action.shape != (1, *self.policy.action.shape):
             raise ValueError(
                 f"the player '{self.name}' outputs an action as {action.dtype}{list(action.shape)} for 1 observation; "
-                f"it must be {self._action} for each"
+                f"it must be {self.policy.action} for each"
             )
-        return output
+        after = {name: output[column] for column, name in self.memory_names.items()}
+        others = output.items() if self.gives_rows else [("action", output["action"])]
+        return {**{n: a for n, a in others if n not in self.memory_names}, **after}
 
 
 @dataclass(slots=True)
 class Seat:
-    """The seat of one agent in one match: who acts there, and what it remembers of the match."""
+    """The seat of one agent in one match: who acts there, and the state of its random numbers."""
 
     player: Player
     state: Any
-    memory: dict[str, Array]
 
-    def act(self, obs: Array, memory_of_row: Mapping[str, Array]) -> dict[str, Array]:
+    def act(self, obs: Array, memory: Mapping[str, Array]) -> dict[str, Array]:
         """The columns of the next step (1, …)."""
-        shared = self.player.has_memory_of_rows
-        output = self.player.act(self.state, obs, memory_of_row if shared else self.memory)
+        output = self.player.act(self.state, obs, memory)
         self.state = act_mode_state(self.player.mode)
-        if not shared:
-            self.memory = {name: output[name] for name in self.memory}
-            return {name: column for name, column in output.items() if name not in self.memory}
         return output
 
 
 class MatchMode:
-    """The act mode of all rows of some envs: it lets each row's player act."""
+    """The act mode of all rows of some envs: it lets each row's player act.
 
-    def __init__(self, policy: Policy, rows: int) -> None:
+    Its memory is that of the rows, and that of all players, which their caller keeps: of an agent that acts in turn, it
+    is that of its last turn.
+    """
+
+    def __init__(self, policy: Policy, memory_of_players: Schema, rows: int) -> None:
         """The columns are those of `policy`. Columns that a player does not output are zeros."""
-        self.memory = policy.memory_columns()
+        of_rows = policy.memory_columns()
+        self.memory = {**of_rows, **memory_of_players}
+        self.memory_beside_rows = self.memory.keys() - of_rows.keys()
         self._columns = {**policy.collect_columns(), "action": policy.action, **self.memory}
         self.seats: list[Seat | None] = [None] * rows
         self.ids: Array | None = None  # the rows that act next; None: all

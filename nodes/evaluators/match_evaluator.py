@@ -11,8 +11,12 @@ from flowrl.core.batch import Batch
 from flowrl.core.config import param
 from flowrl.core.node import Facts, Role, Surroundings, UnsoundError
 from flowrl.core.state import State
-from flowrl.nodes.collectors.match_collector import MatchCollector, result_schema
+from flowrl.nodes.collectors.match_collector import MatchCollector, MatchConfig
+from flowrl.nodes.collectors.match_players import PlayerPolicies
+from flowrl.nodes.collectors.match_results import result_schema
+from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.league.matches import FIRST_SCRIPTED, Assignment, matches_state
+from flowrl.nodes.policy import policy_for
 
 
 class MatchEvaluator(MatchCollector):
@@ -25,7 +29,8 @@ class MatchEvaluator(MatchCollector):
     data: Any = None  # nothing is learned from its rows
     matches: Any = None  # its opponents do not change
 
-    class Config(MatchCollector.Config):
+    class Config(MatchConfig):
+        n_episode: int = param(8, "matches against each opponent, over all envs", ge=1)
         counts: bool = param(False, "whether its env steps and episodes count for the run")
         names: list[str] = param(
             [], "names of the opponents in metrics; by default those of their types"
@@ -46,14 +51,27 @@ class MatchEvaluator(MatchCollector):
             rows={"results": config.n_episode * count},
             env_steps=0,
             acts_on=found.acts_on,
+            networks=found.networks,
             imports=found.imports,
             resolved=found.resolved,
         )
 
+    @classmethod
+    def given_policy(cls, config: Any) -> Any:
+        return config.policy
+
+    @classmethod
+    def own_player(cls, config: Any) -> str | None:
+        return None
+
+    @classmethod
+    def policies_of_players(cls, config: Any, spec: EnvSpec) -> PlayerPolicies:
+        return PlayerPolicies({}, policy_for(config.policy, spec.obs, spec.action))
+
     def setup(self) -> None:
         super().setup()
         self.reset_policy(self.policy.eval_mode)
-        types = [player.name.partition(" ")[0] for player in self._scripted]
+        types = [player.name.partition(" ")[0] for player in self._players.scripted]
         self._labels = self.config.names or _numbered(types)
 
     def fire(self, weights: State) -> Batch:  # type: ignore[override]  # it has fewer inputs

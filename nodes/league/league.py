@@ -141,7 +141,8 @@ class League(Node):
                 _check_scripted(config, name, schema["opponent"].low)
             _check_resets(config, name, surroundings.connected_outputs)
         players = frozenset(PLAYER_SETTING + name for name in config.players)
-        return Facts(settings={"matches": players})
+        carried = {name: name for name in config.players}
+        return Facts(settings={"matches": players}, carries={"matches": carried})
 
     @classmethod
     def results_port(cls, player: str) -> str:
@@ -151,6 +152,7 @@ class League(Node):
     @classmethod
     def replay_match(
         cls,
+        config: Any,
         env: Any,
         collector_config: Any,
         opponent: int,
@@ -159,7 +161,7 @@ class League(Node):
         weights: State,
         opponent_weights: State | None,
     ) -> dict[str, Any]:
-        """Play a match again, and return its row of results.
+        """Play a match of a league with this config again, and return its row of results.
 
         `opponent` is the index of a player that learns, or without `opponent_weights` that of a scripted one.
         """
@@ -169,7 +171,7 @@ class League(Node):
         version = 0 if opponent_weights is None else opponent_weights.version
         known = {} if opponent_weights is None else {(number, version): opponent_weights}
         match = Assignment(number, version, side), seed
-        results = replay_matches(env, collector_config, [match], weights, known)
+        results = replay_matches(env, collector_config, [match], weights, known, [*config.players])
         return {name: results[name][0].tolist() for name in results}
 
     def setup(self) -> None:

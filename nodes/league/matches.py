@@ -21,7 +21,7 @@ PLAYER_SETTING = (
 
 PLAYERS_FOLDER = "league/players"  # in the run's folder: the weights of versions of players
 
-_TABLE, _WEIGHTS = "table/", "weights/"
+_TABLE, _WEIGHTS = "table/", "weights/"  # table/NUMBER/NAME, weights/NUMBER@VERSION/…
 
 
 class Assignment(NamedTuple):
@@ -43,10 +43,13 @@ Version = tuple[int, int]  # an opponent's number, and the version of its weight
 def matches_state(
     tables: Mapping[str, list[Assignment]], weights: Mapping[Version, State]
 ) -> State:
-    """Make the state from the matches of each player, by name, and the weights of the opponents in them."""
+    """Make the state from the matches of each player, by name, and the weights of the opponents in them.
+
+    Tables are in the order of the players' numbers.
+    """
     arrays: dict[str, Array] = {
-        _TABLE + name: np.array(table, np.int64).reshape(-1, len(Assignment._fields))
-        for name, table in tables.items()
+        f"{_TABLE}{number}/{name}": np.array(table, np.int64).reshape(-1, len(Assignment._fields))
+        for number, (name, table) in enumerate(tables.items())
     }
     command: dict[str, float] = {}
     for (opponent, version), state in weights.items():
@@ -58,14 +61,21 @@ def matches_state(
 
 def assignments(state: State, player: str | None) -> list[Assignment]:
     """The matches of a player (None: the only one); none before the league's first firing."""
-    names = [n.removeprefix(_TABLE) for n in state.arrays if n.startswith(_TABLE)]
-    name = names[0] if player is None and len(names) == 1 else player
-    if name not in names:
+    numbers = {name: number for number, name in player_names(state).items()}
+    name = next(iter(numbers)) if player is None and len(numbers) == 1 else player
+    if name not in numbers:
         what = "a collector does not say which player it plays for"
         if player is not None:
             what = f"the league has no player '{player}' that learns"
-        raise ValueError(f"{what}; give it `player: {' or '.join(names)}`")
-    return [Assignment(*row) for row in state.arrays[_TABLE + name].tolist()]
+        raise ValueError(f"{what}; give it `player: {' or '.join(numbers)}`")
+    return [Assignment(*row) for row in state.arrays[f"{_TABLE}{numbers[name]}/{name}"].tolist()]
+
+
+def player_names(state: State) -> dict[int, str]:
+    """The names of the players that learn, by their numbers."""
+    tables = [name.removeprefix(_TABLE) for name in state.arrays if name.startswith(_TABLE)]
+    found = {int(number): name for number, _, name in (table.partition("/") for table in tables)}
+    return dict(sorted(found.items()))
 
 
 def opponent_weights(state: State, opponent: int, version: int) -> State:

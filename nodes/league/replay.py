@@ -30,18 +30,21 @@ def replay_matches(
     matches: Sequence[tuple[Assignment, int]],
     weights: State | None,
     opponents: Mapping[Version, State],
+    players: Sequence[str] = ("main",),
 ) -> Batch:
     """Play matches, each with its seed, in an env; return their results.
 
     `config` is that of the collector that played them, `weights` are those of its player, and `opponents` those of the
-    opponents, by number and version.
+    opponents, by number and version. `players` are the names of all that learn, by number.
     """
     envs = SerialEnvManager(env=env, count=1)
     envs.statistics = GivenSeeds([seed for _, seed in matches])
     try:
         collector = MatchCollector(config=config, envs=envs)
         table = [assignment for assignment, _ in matches]
-        state = matches_state({config.player or "main": table}, opponents)
+        own = config.player or players[0]
+        tables = {name: table if name == own else [] for name in players}
+        state = matches_state(tables, opponents)
         return collector.play(len(matches), weights, state)
     finally:
         envs.close()

@@ -15,7 +15,7 @@ import flowrl
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "my_league"
-GRAPHS = ("undercut", "self_play", "league", "exploiter")
+GRAPHS = ("undercut", "self_play", "league", "exploiter", "dqn_exploiter")
 
 
 @pytest.fixture
@@ -50,6 +50,14 @@ def test_the_graphs_of_the_page_are_those_of_the_folder() -> None:
         assert len(added) <= {"undercut": 9, "self_play": 6, "league": 10}[name]
 
 
+def test_the_graph_of_the_page_about_leagues_is_that_of_the_folder() -> None:
+    page = (ROOT / "docs" / "leagues.md").read_text(encoding="utf-8")
+    [(name, text)] = re.findall(r"```yaml\n# (\w+)\.yaml\n(.*?)```", page, re.DOTALL)
+    whole = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    del whole["about"]
+    assert yaml.safe_load(text) == whole
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_graphs_are_sound(name: str) -> None:
     assert not flowrl.load(FOLDER / f"{name}.yaml").check().problems
@@ -68,8 +76,9 @@ def test_the_player_of_the_league_learns_to_beat_the_bot(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_league_with_an_exploiter_is_the_same_in_processes(tmp_path: Path) -> None:
-    graph = flowrl.load(FOLDER / "exploiter.yaml")
+@pytest.mark.parametrize("name", ["exploiter", "dqn_exploiter"])
+def test_the_league_with_an_exploiter_is_the_same_in_processes(name: str, tmp_path: Path) -> None:
+    graph = flowrl.load(FOLDER / f"{name}.yaml")
     runs = [
         graph.run(train_iters=8, out=tmp_path / place, placement=place, quiet=True)
         for place in ("serial", "processes")

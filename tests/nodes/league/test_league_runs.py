@@ -13,8 +13,12 @@ from flowrl.core.checkpoint import read_acting
 from flowrl.core.errors import NodeError, RunError
 from flowrl.core.node import Node
 from flowrl.core.ports import In
+from flowrl.nodes.policies.dqn import Dqn
+from flowrl.nodes.policies.ppo import Ppo
 from flowrl.runs.match_replay import replay_rows
 from flowrl.runs.snapshot_files import snapshot_folders
+from flowrl.runs.tournament import play_tournament, read_entrant
+from tests.nodes.league.mixed_league import mixed_league
 from tests.nodes.league.test_league import league_graph
 
 LEAGUE = ("league/payoff.jsonl", "league/players.jsonl", "metrics.jsonl")
@@ -98,20 +102,53 @@ def test_a_league_of_recurrent_players_is_the_same_in_threads_and_played_again(
     assert replay_rows(tmp_path / "serial", found) == found
 
 
+@pytest.mark.parametrize(
+    "placement", ["threads", pytest.param("processes", marks=pytest.mark.slow)]
+)
+def test_players_with_policies_of_their_own_are_the_same_in_every_placement_and_played_again(
+    placement: str, tmp_path: Path
+) -> None:
+    """The main player is a PPO with memory, the exploiter a DQN, which meet in both collectors."""
+    runs = [
+        flowrl.load(mixed_league()).run(
+            train_iters=8, out=tmp_path / place, placement=place, quiet=True
+        )
+        for place in ("serial", placement)
+    ]
+    assert runs[0].digest == runs[1].digest
+    assert files(tmp_path / "serial") == files(tmp_path / placement)
+    found = rows(tmp_path / "serial")
+    met = {(row["player"], row["opponent"]) for row in found}
+    assert {("main", "hunter"), ("hunter", "main")} <= met
+    chosen = [row for row in found if row["opponent"] != row["player"]][::3]
+    assert replay_rows(tmp_path / "serial", chosen) == chosen
+
+
+def test_players_with_policies_of_their_own_take_part_in_tournaments(tmp_path: Path) -> None:
+    run = tmp_path / "mixed"
+    flowrl.load(mixed_league()).run(train_iters=2, out=run, quiet=True)
+    played = play_tournament([f"{run}:main@0", f"{run}:hunter@0"], games=3, explores=True)
+    assert played.entrants == ("mixed:main@0", "mixed:hunter@0")
+    assert len(played.games) == 6
+    policies = [type(read_entrant(f"{run}:{n}@0").policy.policy) for n in ("main", "hunter")]
+    assert policies == [Ppo, Dqn]
+
+
+@pytest.mark.parametrize("make", [league_graph, pytest.param(mixed_league, marks=pytest.mark.slow)])
 def test_a_run_that_died_goes_on_with_the_same_matches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     monkeypatch.setattr(Dies, "run", run)
     more: dict[str, Any] = {"snapshots": {"every_rounds": 3}}
-    data = league_graph(**more)
+    data = make(**more)
     data["nodes"]["dies"] = {"type": f"{__name__}:Dies"}
     data["edges"] = [*data["edges"], "collector.results -> dies"]
     loaded = flowrl.load(data)
     with pytest.raises(NodeError, match="the machine is gone"):
         loaded.run(train_iters=10**6, out=run, quiet=True)
     monkeypatch.setattr(Dies, "run", None)
-    iters = json.loads((run / "summary.json").read_text())["snapshot_rounds"] + 4
+    iters = 2 * json.loads((run / "summary.json").read_text())["snapshot_rounds"] + 4
     result = flowrl.resume(run, train_iters=iters, placement="threads", quiet=True)
     whole = loaded.run(train_iters=iters, out=tmp_path / "whole", quiet=True)
     assert result.digest == whole.digest

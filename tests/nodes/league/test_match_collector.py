@@ -15,7 +15,8 @@ from flowrl.core.config import param
 from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import State
-from flowrl.nodes.collectors.match_collector import MatchCollector, scores
+from flowrl.nodes.collectors.match_collector import MatchCollector
+from flowrl.nodes.collectors.match_results import scores
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.league.matches import ITSELF, Assignment, matches_state
 from flowrl.nodes.league.replay import replay_matches
@@ -171,7 +172,7 @@ def test_a_swap_in_the_middle_of_a_match_would_be_seen(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(node._actor, "step", swapping)
     games.PLAYED.clear()
-    node.collect(weights=weights_of(0), matches=table((-2, 0, 0)))
+    node.collect(weights=weights_of(2), matches=table((-2, 0, 0)))
     assert [pair[1] for pair in games.PLAYED[0][1]] != [1, 2, 0, 1]
 
 
