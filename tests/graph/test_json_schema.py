@@ -114,6 +114,9 @@ RIGHT: dict[str, Callable[[Tree], Any]] = {
     "a type alone": lambda t: t["nodes"].update(learner="learner"),
     "a policy alone": lambda t: t.update(policy="ppo"),
     "a type of one's own": lambda t: t["nodes"].update(x={"type": "my.nodes:X", "any": 1}),
+    "no policies by name": lambda t: t["nodes"].update(
+        x={"type": "match_collector", "policies": {}}
+    ),
     "a part-graph": lambda t: t["nodes"].update(x={"type": "parts/x.yaml", "replicas": 2}),
     "replicas that come later": lambda t: t["nodes"]["collector"].update(replicas="2..16"),
     "a parameter of the graph": lambda t: t["nodes"]["buffer"].update(size="${size}"),

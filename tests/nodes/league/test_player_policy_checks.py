@@ -80,3 +80,14 @@ def test_a_setting_that_the_learner_of_a_player_does_not_give_is_refused() -> No
     assert (
         "which hunter.weights does not give with the weights for hunter; give collector" in problem
     )
+
+
+def test_a_match_evaluator_has_the_policy_of_its_learner() -> None:
+    data = mixed()
+    judge = {"type": "match_evaluator", "n_episode": 2, "opponents": [{"type": "random"}]}
+    data["nodes"] |= {"judge": judge, "table": {"type": "env_manager", "count": 1}}
+    data["edges"] += ["judge <-> table", {"hunter -> judge": {"every": 4}}]
+    [problem] = problems(data)
+    assert "judge acts with another network (ppo, `policy`) than hunter trains (dqn, " in problem
+    data["nodes"]["judge"] = {**judge, "policy": DQN}
+    assert problems(data) == []
