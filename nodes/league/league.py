@@ -6,14 +6,15 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import model_validator
+from pydantic import BeforeValidator, model_validator
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
+from flowrl.core.errors import shortened_repr
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, StateIn, StateOut
 from flowrl.core.state import State
@@ -34,6 +35,20 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Kind = Literal["main", "main_exploiter", "league_exploiter"]
+
+
+def _checked_iters(value: Any) -> Any:
+    each = value.values() if isinstance(value, Mapping) else [value]
+    if not all(type(one) is int and one >= 1 for one in each):
+        raise ValueError(
+            f"{shortened_repr(value)} is neither a number of train iterations from 1, nor one for each player, "
+            "such as {main: 10, hunter: 20}"
+        )
+    return value
+
+
+# Train iterations: of all players, or of each by its name, as algorithms do more or fewer of them for a token.
+Iters = Annotated[int | dict[str, int], BeforeValidator(_checked_iters)]
 
 PAYOFF_FILE, PLAYERS_FILE = "league/payoff.jsonl", "league/players.jsonl"
 RESULTS, RESETS = "_results", "_resets"  # the ends of the names of a player's ports
@@ -80,14 +95,16 @@ class League(Node):
         weighting: Weighting = param(
             "squared", "how opponents are chosen by the win rate w: by (1-w)^2, w(1-w), or 1-w"
         )
-        snapshot_every_iters: int | None = param(
-            1000, "train iterations after which a version of a player is kept", ge=1
+        snapshot_every_iters: Iters | None = param(
+            1000,
+            "train iterations after which a version of a player is kept; one number, or one for each player by name",
         )
         snapshot_win_rate: float | None = param(
             None, "a version is also kept if it beats each opponent this often", gt=0.5, le=1
         )
-        snapshot_least_iters: int = param(
-            100, "train iterations between two versions that are kept by win rate", ge=1
+        snapshot_least_iters: Iters = param(
+            100,
+            "train iterations between two versions that are kept by win rate; one number, or one for each player",
         )
         most_players: int = param(
             100, "versions that are kept as opponents; then the oldest one makes room", ge=1
@@ -114,6 +131,13 @@ class League(Node):
                 raise ValueError(f"'{wrong[0]}' is no name of letters, digits and _")
             if twice := [name for name in names if names.count(name) > 1]:
                 raise ValueError(f"two players have the name '{twice[0]}'; rename one")
+            for key in ("snapshot_every_iters", "snapshot_least_iters"):
+                given = getattr(self, key)
+                if isinstance(given, Mapping) and given.keys() != self.players.keys():
+                    raise ValueError(
+                        f"{key} has numbers for {', '.join(given) or 'nobody'}, and the players are "
+                        f"{', '.join(self.players)}; give one for each, or one number for all"
+                    )
             if "main" not in self.players.values():
                 raise ValueError(
                     "no player is of the kind `main`, which exploiters play against; add one: "
@@ -267,10 +291,11 @@ class League(Node):
         c, weights = self.config, self._newest(number)
         if self._begun_at[number] is None:
             return
-        trained_iters = weights.version - self._kept_at[number]
-        every, rate = c.snapshot_every_iters, c.snapshot_win_rate
+        trained_iters, name = weights.version - self._kept_at[number], self._names[number]
+        every, least = _iters_of(c.snapshot_every_iters, name), c.snapshot_least_iters
+        rate = c.snapshot_win_rate
         is_due = every is not None and trained_iters >= every
-        if not is_due and rate is not None and trained_iters >= c.snapshot_least_iters:
+        if not is_due and rate is not None and trained_iters >= (_iters_of(least, name) or 0):
             rates = self._rates_against(number, self._targets(number))
             is_due = bool(len(rates)) and bool((rates >= rate).all())
         if is_due:
@@ -404,6 +429,11 @@ class League(Node):
         self._kept_at, self._begun_at = list(state["kept_at"]), list(state["begun_at"])
         self._resets = list(state["resets"])
         self._state = loaded_weights(state["state"])
+
+
+def _iters_of(given: Iters | None, player: str) -> int | None:
+    """The train iterations of a player, of whom each may have a number of its own."""
+    return given[player] if isinstance(given, dict) else given
 
 
 def _sides_of(inputs: Sequence[Any]) -> int:

@@ -97,6 +97,22 @@ def test_versions_are_kept_every_so_many_train_iterations_and_their_weights_are_
     assert (sent.arrays["w"].tolist(), dict(sent.command)) == ([11], {"epsilon": 0.5})
 
 
+def test_each_player_may_have_its_own_number_of_train_iterations() -> None:
+    every = {"main": 2, "rival": 30, "hunter": 7}
+    league = League(players=TRIO, snapshot_every_iters=every, reset_exploiters=False)
+    for version in range(0, 13, 4):
+        fire(league, (version, version, version))
+    assert [n for n in kept(league) if not n.endswith("@0")] == [
+        *("main@4", "main@8", "hunter@8", "main@12")
+    ]
+    least = {"main": 6, "rival": 6, "hunter": 100}
+    league = trio(snapshot_win_rate=0.7, snapshot_least_iters=least)
+    fire(league, (0, 0, 0))
+    won, of_rival = results(*[(0, 0, 1.0)] * 9), results(*[(0, 5, 1.0)] * 9)
+    fire(league, (7, 7, 7), won, of_rival, won)
+    assert kept(league)[3:] == ["main@7", "rival@7"]
+
+
 def test_the_oldest_version_makes_room() -> None:
     league = League(snapshot_every_iters=1, most_players=2, **ONLY_PFSP)
     for version in range(4):
@@ -253,6 +269,11 @@ def json_like(state: Any) -> Any:
     [
         ({"pfsp": 0.9}, "the shares self_play 0.35, pfsp 0.9 and verification 0.15 of matches do"),
         ({"players": {"a": "main_exploiter"}}, "no player is of the kind `main`, which exploiters"),
+        (
+            {"snapshot_every_iters": {"man": 3}},
+            "snapshot_every_iters has numbers for man, and the pl",
+        ),
+        ({"snapshot_least_iters": {"main": 0}}, "{'main': 0} is neither a number of train iterat"),
         ({"scripted": ["main"]}, "two players have the name 'main'; rename one"),
         ({"players": {"a b": "main"}}, "'a b' is no name of letters, digits and _"),
     ],
