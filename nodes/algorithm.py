@@ -86,6 +86,12 @@ ROW_COLUMNS: Schema = {
 
 LIKELIHOODS = ("logp", "behaviour")  # columns that say how likely actions were
 
+ACTION_KINDS = {
+    "discrete": "one of n",
+    "real": "real-valued, bounded",
+    "any": "discrete or real-valued",
+}
+
 UnrollRule = Literal["never", "recurrent", "possible", "always"]
 
 
@@ -231,6 +237,11 @@ class Algorithm(Policy):
         return checked_model(configured_part(self.config, name), name)
 
     # What follows from it
+
+    @classmethod
+    def declared_needs(cls) -> Mapping[str, str]:
+        columns = {"columns": ", ".join(cls.reads)}
+        return {"actions": ACTION_KINDS[cls.actions], **columns, **super().declared_needs()}
 
     @property
     def own_obs(self) -> ObsColumns:

@@ -244,6 +244,10 @@ class MultiAgent(Algorithm):
             True, "each agent observes its number, so that agents can act differently"
         )
 
+    @classmethod
+    def declared_needs(cls) -> Mapping[str, str]:
+        return {"env": "of several agents, with `agents: joint`", **super().declared_needs()}
+
     @cached_property
     def agents(self) -> Agents:
         """The agents of the env."""

@@ -151,6 +151,12 @@ class Policy(Part):
                 "are the metrics of the newest evaluation"
             )
 
+    @classmethod
+    def declared_needs(cls) -> Mapping[str, str]:
+        newest = ["of the newest weights"] if cls.on_policy else []
+        ordered = ["in the order of time"] if cls.learns_across_rows else []
+        return {"rows": ", ".join([*newest, *ordered])} if newest or ordered else {}
+
     @property
     def gamma(self) -> float:
         """The discount of summed rewards and of the column `discount`."""

@@ -186,6 +186,10 @@ class RewardModel(Node):
         return cls.__name__.lower()
 
     @classmethod
+    def declared_needs(cls) -> Mapping[str, str]:
+        return {"columns": ", ".join([REWARD, *(n for n in cls.reads if n != REWARD)])}
+
+    @classmethod
     def part_column(cls) -> str:
         """The column of the bonus, if the parts are given as columns."""
         return f"{REWARD}/{cls.type_name()}"

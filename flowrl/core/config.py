@@ -244,6 +244,11 @@ class Part:
             config if config is not None else make_config(type(self).__name__, self.Config, params)
         )
 
+    @classmethod
+    def declared_needs(cls) -> Mapping[str, str]:
+        """What its type needs of a graph, by topic, such as `columns`; `flowrl nodes` shows it."""
+        return {}
+
 
 PartType = type[Part]
 

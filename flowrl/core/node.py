@@ -266,6 +266,11 @@ class Node:
         return Facts(outs=outs)
 
     @classmethod
+    def declared_needs(cls) -> Mapping[str, str]:
+        """What its type needs of a graph beside its inputs, by topic, such as `columns`; `flowrl nodes` shows it."""
+        return {}
+
+    @classmethod
     def remedy(cls, config: Any, load: Load) -> str:
         """Return what can be changed if a node with this config is the bottleneck of a run; empty: nothing is known."""
         return ""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
 
 from flowrl.core.config import Part
@@ -45,6 +46,10 @@ class UnknownTypeError(LookupError):
         super().__init__(f"{what}; {hint}" if hint else what)
 
 
+class MissingModuleError(UnknownTypeError):
+    """The module of an import path cannot be found."""
+
+
 @dataclass
 class Catalogue:
     """Finds types by name. `folders` are the folders of modules beside the graph."""
@@ -65,6 +70,18 @@ class Catalogue:
         if (kind, name) not in self._found:
             self._found[kind, name] = self._find(kind, name)
         return self._found[kind, name]
+
+    def find_by_path(self, path: str) -> tuple[str, Any]:
+        """What an import path names: the kind and the type, or an empty kind and another class or a function."""
+        found = self._import(path)
+        if is_type(getattr(found, "node", found), Node):
+            return "node", _node_type(path, found)
+        if is_type(found, Part):
+            return found.kind or "part", found
+        if not callable(found):
+            what = f"'{path}' is {with_article(type(found).__name__)}"
+            raise UnknownTypeError(what, "name a class or a function")
+        return "", found
 
     def path(self, kind: str, name: str) -> str | None:
         """The import path of a registered name."""
@@ -94,6 +111,7 @@ class Catalogue:
 
     def _import_now(self, path: str) -> Any:
         module, _, name = path.partition(":")
+        _refuse_malformed(path)
         self._refuse_hidden_module(module.partition(".")[0])
         try:
             refuse_standard_library(path)
@@ -104,7 +122,7 @@ class Catalogue:
         except ModuleNotFoundError as error:
             if error.name and (module == error.name or module.startswith(error.name + ".")):
                 beside = " or ".join("this folder" if f == Path() else str(f) for f in self.folders)
-                raise UnknownTypeError(
+                raise MissingModuleError(
                     f"'{path}': there is no module '{error.name}'",
                     f"install it, or put it into {beside or 'the folder of a graph of your own'}",
                 ) from error
@@ -116,11 +134,9 @@ class Catalogue:
                 f"'{path}' cannot be imported: {_error_location(error)}"
             ) from error
         if not hasattr(found, name):
-            public = [
-                n for n, v in vars(found).items() if isinstance(v, type) and v.__module__ == module
-            ]
             raise UnknownTypeError(
-                f"'{path}': the module '{module}' has no '{name}'", spelling_hint(name, public)
+                f"'{path}': the module '{module}' has no '{name}'",
+                spelling_hint(name, _defined_names(found)),
             )
         return getattr(found, name)
 
@@ -137,6 +153,22 @@ class Catalogue:
         if found not in own_files:
             what = f"the module '{module}' beside the graph is hidden by {found}"
             raise UnknownTypeError(what, f"rename {beside[0] / module}")
+
+
+def _refuse_malformed(path: str) -> None:
+    """Refuse what has not the form of an import path, such as the path of a file."""
+    module, _, name = path.partition(":")
+    is_file = module.endswith(".py")
+    if is_file or "/" in path or not all([*module.split("."), name]):
+        module = Path(module).stem if is_file else "package.module"
+        hint = f"write '{module}:{name or 'Class'}'"
+        raise UnknownTypeError(f"'{path}' is not an import path", hint)
+
+
+def _defined_names(module: ModuleType) -> list[str]:
+    """The classes and functions that a module defines."""
+    found = vars(module).items()
+    return [n for n, v in found if getattr(v, "__module__", "") == module.__name__ and callable(v)]
 
 
 def _module_spec(module: str) -> ModuleSpec | None:

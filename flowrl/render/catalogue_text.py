@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic.fields import FieldInfo
 
 from flowrl.core.config import REQUIRED, Config, field_extras
-from flowrl.core.errors import UsageError, spelling_hint
+from flowrl.core.errors import UsageError, shortened_repr, spelling_hint
+from flowrl.core.import_paths import without_arguments
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Port, Service, StateIn, StateOut
+from flowrl.core.project_modules import has_module
 from flowrl.core.signatures import written_doc
 from flowrl.core.written_config import written_value
 from flowrl.graph.bundled import bundled_graphs, find_bundled
-from flowrl.graph.catalogue import Catalogue, UnknownTypeError, type_summary
+from flowrl.graph.catalogue import Catalogue, MissingModuleError, UnknownTypeError, type_summary
 from flowrl.graph.tree import read_tree
 from flowrl.graph.yaml_text import flow_text
 
@@ -56,19 +60,32 @@ def show_type(name: str) -> str:
     """The ports and parameters of the types of this name, which may be of several kinds."""
     catalogue = Catalogue((Path(),))
     if ":" in name:
-        try:
-            return _described("node", name, catalogue.find("node", name))
-        except UnknownTypeError as error:
-            raise UsageError(f"nodes: {error}") from None
+        return _show_path(name, catalogue)
     known = {n for kind in catalogue.kinds() for n in catalogue.names(kind)}
     name = _registered_name(name, known)
     kinds = [kind for kind in catalogue.kinds() if name in catalogue.names(kind)]
     if not kinds:
-        raise UsageError(
-            f"nodes: there is no type '{name}'; {spelling_hint(name, known)} "
-            "(your own: 'package.module:Class')"
-        )
+        raise UsageError(f"nodes: there is no type '{name}'; {_type_hint(name, known)}")
     return "\n\n".join(_described(kind, name, catalogue.find(kind, name)) for kind in kinds)
+
+
+def _show_path(path: str, catalogue: Catalogue) -> str:
+    """What a graph names by an import path: a type, or a class or function for a parameter of one."""
+    try:
+        kind, found = catalogue.find_by_path(path)
+    except MissingModuleError as error:
+        hint = "install it, or go to the folder that it is in"
+        raise UsageError(f"nodes: {error.what}; {hint}") from None
+    except UnknownTypeError as error:
+        raise UsageError(f"nodes: {error}") from None
+    return _described(kind, path, found) if kind else _described_callable(path, found)
+
+
+def _type_hint(name: str, known: Iterable[str]) -> str:
+    module = name.removesuffix(".py")
+    if has_module(Path(), module):
+        return f"name a class or function of this module: '{module}:Name'"
+    return f"{spelling_hint(name, known)} (your own: 'package.module:Class')"
 
 
 def _registered_name(name: str, known: Iterable[str]) -> str:
@@ -89,29 +106,74 @@ def _plural(kind: str) -> str:
     return f"{words[:-1]}ies" if words.endswith("y") else f"{words}s"
 
 
-def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
+def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> list[str]:
     """The lines of a table with aligned columns."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
-        yield f"{indent}{cells}".rstrip()
+    cells = [[f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)] for row in rows]
+    return [f"{indent}{'  '.join(row)}".rstrip() for row in cells]
 
 
 def _described(kind: str, name: str, cls: type[Any]) -> str:
-    line, own = type_summary(cls), written_doc(cls).strip()
-    blocks = [[f"{name} ({kind}): {line}"]]
-    if own and _first_line(own) != line:
-        blocks[0] += [f"  {text.strip()}".rstrip() for text in own.splitlines()]
-    blocks[0].append(f"  {cls.__module__}:{cls.__qualname__}")
+    blocks = [_heading(name, kind, type_summary(cls), written_doc(cls), cls)]
     if issubclass(cls, Node) and cls.fires_on != "all":
         where = "" if cls.fires_on == "any" else f"with `{cls.fires_on}` it "
         blocks[0].append(f"  {where}fires on any input; it gives at most the rates below")
     if issubclass(cls, Node):
         blocks += _ports(cls.ports)
-    params = list(_table(_params(cls.Config))) if cls.Config.model_fields else ["  none"]
-    blocks.append(["Parameters", *params])
+    if needs := cls.declared_needs():
+        blocks.append(["Needs", *_table(needs.items())])
+    blocks.append(["Parameters", *(_table(_params(cls.Config)) or ["  none"])])
+    return _joined(blocks)
+
+
+def _described_callable(path: str, found: Any) -> str:
+    """A class or function that is no type of flowrl, such as an env, with its arguments."""
+    kind = "class" if isinstance(found, type) else "function"
+    called = without_arguments(found)
+    doc = inspect.cleandoc(called.__doc__ or "")
+    heading = _heading(path, kind, _first_line(doc) or "it has no docstring", doc, called)
+    where = "no type: graphs name it in a parameter that takes an import path, such as an env's `id`"
+    heading.append(f"  {where}")
+    return _joined([heading, ["Arguments", *(_table(_arguments(found)) or ["  none"])]])
+
+
+def _heading(name: str, kind: str, line: str, doc: str, found: Any) -> list[str]:
+    """The name with its kind and a line about it, what else its docstring says, and where it is defined."""
+    written = inspect.cleandoc(doc).splitlines()
+    written = written[1:] if written[:1] == [line] else written
+    qualified_name = getattr(found, "__qualname__", type(found).__name__)
+    lines = [*written, f"{found.__module__}:{qualified_name}"]
+    return [f"{name} ({kind}): {line}", *(f"  {text}".rstrip() for text in lines)]
+
+
+def _joined(blocks: Iterable[Iterable[str]]) -> str:
     return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _arguments(found: Any) -> list[tuple[str, ...]]:
+    """Name, type and default of the arguments of a class or function."""
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError):  # some that are written in C do not say
+        return [("unknown",)]
+    return [(_argument_name(p), _argument_type(p), _argument_default(p)) for p in parameters]
+
+
+def _argument_name(p: Parameter) -> str:
+    return {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}.get(p.kind, "") + p.name
+
+
+def _argument_type(p: Parameter) -> str:
+    if p.annotation is Parameter.empty:
+        return ""
+    return p.annotation if isinstance(p.annotation, str) else type_words(p.annotation)
+
+
+def _argument_default(p: Parameter) -> str:
+    if p.default is not Parameter.empty:
+        return f"= {shortened_repr(p.default)}"
+    return "" if p.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) else "required"
 
 
 def _ports(ports: Mapping[str, Port]) -> Iterator[list[str]]:

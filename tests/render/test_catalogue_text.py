@@ -150,12 +150,154 @@ def test_an_unknown_type_is_refused_with_the_most_similar_name(name: str, hint: 
     )
 
 
-def test_a_type_that_cannot_be_imported_is_refused() -> None:
-    with pytest.raises(UsageError) as error:
-        show_type("nowhere_at_all:Mine")
-    assert str(error.value).startswith(
-        "nodes: 'nowhere_at_all:Mine': there is no module 'nowhere_at_all'; install it, or put it"
+OWN_PARTS = """
+from functools import partial
+from gymnasium import Env
+from flowrl import param
+from flowrl.nodes import Dqn
+from flowrl.nodes.learners.hook import Hook
+from flowrl.nodes.models.layers import Layer
+from flowrl.nodes.reward_model import RewardModel
+from flowrl.nodes.envs.wrappers.wrapper import Wrapper
+
+
+class Mine(Dqn):
+    \"\"\"A policy of mine.
+
+    It learns:
+        slowly.
+    \"\"\"
+
+    reads = ("obs", "action", "reward")
+    on_policy = True
+
+    class Config(Dqn.Config):
+        caution: float = param(0.5, "how careful it is", ge=0, le=1)
+
+
+class Watch(Hook):
+    "A hook."
+
+
+class Square(Layer):
+    "A layer."
+
+
+class Flip(Wrapper):
+    "A wrapper."
+
+
+class Curious(RewardModel):
+    "A reward model."
+
+    reads = ("obs", "reward")
+
+
+class Maze(Env):
+    def __init__(self, size: int, *, walls: "list[int] | None" = None, **more): ...
+
+
+def bonus(steps):
+    "One for each step."
+
+
+some, NUMBER = partial(bonus, 3), 3
+"""
+
+
+@pytest.fixture
+def own_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module `own_parts` in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    Path("own_parts.py").write_text(OWN_PARTS)
+
+
+@pytest.mark.usefixtures("own_parts")
+def test_a_policy_of_ones_own_is_shown_like_a_bundled_one() -> None:
+    text = show_type("own_parts:Mine")
+    assert text.startswith(
+        "own_parts:Mine (policy): A policy of mine.\n\n  It learns:\n      slowly.\n  own_parts:Mine\n"
     )
+    assert block(text, "Needs") == [
+        "actions one of n",
+        "columns obs, action, reward",
+        "rows of the newest weights",
+    ]
+    *inherited, own = block(text, "Parameters")
+    assert own == "caution float = 0.5 0 to 1 how careful it is"
+    assert inherited == block(show_type("dqn"), "Parameters")
+
+
+@pytest.mark.usefixtures("own_parts")
+@pytest.mark.parametrize(
+    ("name", "heading"),
+    [
+        ("Watch", "(hook): A hook."),
+        ("Square", "(layer): A layer."),
+        ("Flip", "(wrapper): A wrapper."),
+        ("Curious", "(node): A reward model."),
+        ("Maze", "(class): it has no docstring"),
+        ("bonus", "(function): One for each step."),
+        ("some", "(function): One for each step."),
+    ],
+)
+def test_whatever_a_graph_names_by_its_import_path_is_shown(name: str, heading: str) -> None:
+    assert show_type(f"own_parts:{name}").startswith(f"own_parts:{name} {heading}\n")
+
+
+@pytest.mark.usefixtures("own_parts")
+def test_the_columns_that_a_reward_model_reads_are_shown() -> None:
+    assert block(show_type("own_parts:Curious"), "Needs") == ["columns reward, obs"]
+
+
+@pytest.mark.usefixtures("own_parts")
+def test_a_class_that_is_no_type_is_shown_with_its_arguments() -> None:
+    text = show_type("own_parts:Maze")
+    assert "  no type: graphs name it in a parameter that takes an import path" in text
+    assert block(text, "Arguments") == [
+        "size int required",
+        "walls list[int] | None = None",
+        "**more",
+    ]
+
+
+def test_a_policy_of_several_agents_says_so() -> None:
+    assert block(show_type("coma"), "Needs")[0] == "env of several agents, with `agents: joint`"
+
+
+@pytest.mark.usefixtures("own_parts")
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (
+            "nowhere_at_all:Mine",
+            "'nowhere_at_all:Mine': there is no module 'nowhere_at_all'; install it, or go to the folder that it is in",
+        ),
+        ("own_parts:Min", "'own_parts:Min': the module 'own_parts' has no 'Min'; did you mean 'Mine'?"),
+        ("own_parts:bonu", "'own_parts:bonu': the module 'own_parts' has no 'bonu'; did you mean 'bonus'?"),
+        ("own_parts:NUMBER", "'own_parts:NUMBER' is an int; name a class or a function"),
+        ("own_parts:", "'own_parts:' is not an import path; write 'package.module:Class'"),
+        ("own_parts.py:Mine", "'own_parts.py:Mine' is not an import path; write 'own_parts:Mine'"),
+        ("a/own_parts.py:Mine", "'a/own_parts.py:Mine' is not an import path; write 'own_parts:Mine'"),
+        (
+            "own_parts",
+            "there is no type 'own_parts'; name a class or function of this module: 'own_parts:Name'",
+        ),
+        (
+            "own_parts.py",
+            "there is no type 'own_parts.py'; name a class or function of this module: 'own_parts:Name'",
+        ),
+        (
+            "subprocess:call",
+            "'subprocess:call' belongs to Python's standard library; name a class or function of a module of your "
+            "own, or of an installed package",
+        ),
+    ],
+)
+def test_a_wrong_import_path_is_refused_in_words(path: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        show_type(path)
+    assert str(error.value) == f"nodes: {message}"
 
 
 def test_showing_the_catalogue_loads_no_framework() -> None:
