@@ -308,21 +308,11 @@ class LearnedRewardModel(RewardModel):
         lr: Scheduled = scheduled(1e-3, "learning rate", gt=0)
         optimiser: Any = part("optimiser", "the optimiser of all networks", default="adam")
         max_grad_norm: float | None = param(
-            None,
-            "longer gradients are scaled down to this norm; null: none are",
-            gt=0,
-            only_with="updates_per_token",
+            None, "longer gradients are scaled down to this norm; null: none are", gt=0
         )
-        batch_size: int = param(
-            64, "rows in each gradient step", ge=1, only_with="updates_per_token"
-        )
-        updates_per_token: int = param(4, "gradient steps for each token of rows", ge=0)
-        newest_rows: int = param(
-            1000,
-            "minibatches are drawn from the newest so many steps",
-            ge=1,
-            only_with="updates_per_token",
-        )
+        batch_size: int = param(64, "rows in each gradient step", ge=1)
+        updates_per_token: int = param(4, "gradient steps for each token of rows", ge=1)
+        newest_rows: int = param(1000, "minibatches are drawn from the newest so many steps", ge=1)
         normalise_obs: bool = param(
             True, "normalise real-valued observations by their running mean and deviation"
         )

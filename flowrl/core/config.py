@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -212,6 +212,11 @@ def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> t
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{owner}: missing required parameter '{name}'", ""
+    if error["type"] in ("none_required", "literal_error"):
+        info = cls.model_fields[error["loc"][0]]
+        if _has_one_value(info.annotation):
+            what = f"{owner}.{name} is {shortened_repr(error['input'])}"
+            return what, f"leave it out ({info.description})"
     message = error["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if message.startswith("Input should "):
         expected = message.removeprefix("Input should ").removeprefix("be ").replace("a valid", "a")
@@ -221,6 +226,12 @@ def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> t
         meaning = cls.model_fields[error["loc"][0]].description
         return f"{owner}.{name} is {shortened_repr(error['input'])}", f"expected {meaning}"
     return f"{owner}{'.' + name if name else ''}: {message}", ""
+
+
+def _has_one_value(annotation: Any) -> bool:
+    """Whether only one value is of a type, as where a subclass has no use for a parameter of its base."""
+    is_literal = get_origin(annotation) is Literal
+    return annotation in (None, type(None)) or (is_literal and len(get_args(annotation)) == 1)
 
 
 class Part:

@@ -133,7 +133,9 @@ def _described_callable(path: str, found: Any) -> str:
     called = without_arguments(found)
     doc = inspect.cleandoc(called.__doc__ or "")
     heading = _heading(path, kind, _first_line(doc) or "it has no docstring", doc, called)
-    where = "no type: graphs name it in a parameter that takes an import path, such as an env's `id`"
+    where = (
+        "no type: graphs name it in a parameter that takes an import path, such as an env's `id`"
+    )
     heading.append(f"  {where}")
     return _joined([heading, ["Arguments", *(_table(_arguments(found)) or ["  none"])]])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowrl.core.config import param
 from flowrl.core.node import Load
 from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.env_managers.workers.pipe_waker import ManagerWaker
@@ -22,7 +23,7 @@ class ThreadEnvManager(WorkerEnvManager):
     max_spin_s = 0.0  # polling would hold the global lock, which the threads need
 
     class Config(WorkerEnvManager.Config):
-        pass
+        max_worker_bytes: None = param(None, "none: the memory of one thread is not known")
 
     @classmethod
     def remedy(cls, config: Any, load: Load) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,7 +31,8 @@ class MatchEvaluator(MatchCollector):
 
     class Config(MatchConfig):
         n_episode: int = param(8, "matches against each opponent, over all envs", ge=1)
-        counts: bool = param(False, "whether its env steps and episodes count for the run")
+        counts: Literal[False] = param(False, "its env steps and episodes do not count")
+        origin: Literal[False] = param(False, "none: nothing is learned from its rows")
         names: list[str] = param(
             [], "names of the opponents in metrics; by default those of their types"
         )

@@ -96,6 +96,29 @@ def test_a_parameter_without_effect_is_refused_unless_it_has_its_default() -> No
         Grain(dried=False, hours=5)
 
 
+class Flour(Grain):
+    """Has no use for a parameter of its base, and one that is fixed."""
+
+    class Config(Grain.Config):
+        dried: Literal[True] = param(True, "flour is dry")
+        hours: None = param(None, "none: it is dried before")  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"hours": 5}, r"Flour.hours is 5; leave it out \(none: it is dried before\)"),
+        ({"dried": False}, r"Flour.dried is False; leave it out \(flour is dry\)"),
+    ],
+)
+def test_a_parameter_that_has_one_value_is_refused_with_the_reason(
+    given: dict[str, Any], message: str
+) -> None:
+    assert Flour().config.hours is None
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Flour(**given)
+
+
 # what help and completion show
 
 

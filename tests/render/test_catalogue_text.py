@@ -273,12 +273,21 @@ def test_a_policy_of_several_agents_says_so() -> None:
             "nowhere_at_all:Mine",
             "'nowhere_at_all:Mine': there is no module 'nowhere_at_all'; install it, or go to the folder that it is in",
         ),
-        ("own_parts:Min", "'own_parts:Min': the module 'own_parts' has no 'Min'; did you mean 'Mine'?"),
-        ("own_parts:bonu", "'own_parts:bonu': the module 'own_parts' has no 'bonu'; did you mean 'bonus'?"),
+        (
+            "own_parts:Min",
+            "'own_parts:Min': the module 'own_parts' has no 'Min'; did you mean 'Mine'?",
+        ),
+        (
+            "own_parts:bonu",
+            "'own_parts:bonu': the module 'own_parts' has no 'bonu'; did you mean 'bonus'?",
+        ),
         ("own_parts:NUMBER", "'own_parts:NUMBER' is an int; name a class or a function"),
         ("own_parts:", "'own_parts:' is not an import path; write 'package.module:Class'"),
         ("own_parts.py:Mine", "'own_parts.py:Mine' is not an import path; write 'own_parts:Mine'"),
-        ("a/own_parts.py:Mine", "'a/own_parts.py:Mine' is not an import path; write 'own_parts:Mine'"),
+        (
+            "a/own_parts.py:Mine",
+            "'a/own_parts.py:Mine' is not an import path; write 'own_parts:Mine'",
+        ),
         (
             "own_parts",
             "there is no type 'own_parts'; name a class or function of this module: 'own_parts:Name'",

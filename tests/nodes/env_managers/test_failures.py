@@ -16,6 +16,8 @@ import pytest
 from flowrl.nodes.env_managers.crash_files import replay_crash_file
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
+from flowrl.nodes.env_managers.thread_env_manager import ThreadEnvManager
+from flowrl.nodes.envs.gymnasium import Gymnasium
 from tests.nodes.env_managers.failing_envs import RESET_FAULTS, STEP_FAULTS
 from tests.nodes.env_managers.manager_kinds import KINDS, open_manager
 from tests.nodes.env_managers.transition_checker import TransitionChecker
@@ -30,6 +32,12 @@ isolating = pytest.mark.parametrize("kind", ["sync", "sync, pre-reset", "thread"
 def failing(kind: str, *faults: str, count: int = 3, **params: Any) -> Any:
     given = {"max_retry": 10, "retry_waiting_time_s": 0.0, "probability": 0.3, **params}
     return open_manager(kind, FAILING, count=count, faults=faults, **given)
+
+
+def test_the_memory_of_threads_cannot_be_limited() -> None:
+    what = r"ThreadEnvManager.max_worker_bytes is 1000; leave it out \(none: the memory of one thread is not known\)"
+    with pytest.raises(ValueError, match=what):
+        ThreadEnvManager(env=Gymnasium(id=FAILING), max_worker_bytes=1000)
 
 
 @kinds

@@ -62,6 +62,12 @@ def test_wrong_settings_are_refused() -> None:
             MatchEvaluator.describe(node.config, known)
 
 
+@pytest.mark.parametrize("given", [{"counts": True}, {"origin": True}])
+def test_settings_of_collectors_without_an_effect_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"MatchEvaluator.{next(iter(given))} is .*; leave it out"):
+        evaluator(1, **given)
+
+
 def test_it_is_paced_by_the_learner_of_a_graph(tmp_path: Path) -> None:
     data = league_graph()
     opponents = [{"type": "random"}, {"type": "random"}]

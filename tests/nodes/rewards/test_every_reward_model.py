@@ -176,13 +176,19 @@ def test_both_parts_and_their_weights_are_reported(name: str) -> None:
 @each_learned
 def test_training_changes_the_bonus_of_the_same_rows(name: str) -> None:
     expert = rows(seed=9)
-    trained, untrained = make(name), make(name, updates_per_token=0)
+    trained, untrained = make(name), make(name, lr=1e-9)
     for node in (trained, untrained):
         fire(node, rows(), expert)
     for node in (trained, untrained):
         fire(node, rows())
     one, other = (fire(node, rows())["reward"] for node in (trained, untrained))
     assert not np.array_equal(one, other)
+
+
+@each_learned
+def test_a_model_that_never_learns_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"updates_per_token\n  Input should be greater than or equal to 1"):
+        make(name, updates_per_token=0)
 
 
 @each_learned
