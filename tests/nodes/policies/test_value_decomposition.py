@@ -132,6 +132,29 @@ def test_the_loss_is_the_mean_square_of_plain_errors(
     np.testing.assert_allclose(found["priority"].numpy(), np.abs(errors), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("cls", [Vdn, Qmix, Qplex, Wqmix], ids=lambda cls: cls.__name__)
+def test_all_networks_go_down_the_gradients_of_all_losses(cls: type[ValueDecomposition]) -> None:
+    policy = make(cls, max_grad_norm=None)
+    mode, reference, b = mode_of(policy), mode_of(policy), batch_of(policy)
+    heads, q_tp1 = reference.values(reference.q, b)
+    target = reference.targets(b, q_tp1)
+    total = reference.mix(heads["q"], b.action, b.obs, target=False)
+    squares = (total - target).square()
+    if cls is Wqmix:
+        weight = reference.weights_of(b, heads["q"], total, target).detach()
+        central = reference.central_value(b.obs, b.action, target=False)
+        squares = weight * squares + (central - target).square()
+    names = ["q", *(name for name in policy.nets if name != "q")]
+    parameters = [p for name in names for p in getattr(reference, name).parameters]
+    squares.mean().backward(inputs=parameters)
+    mode.now.lr = 0.0
+    mode.learn(b)
+    for name in names:
+        grads, expected = getattr(mode, name).grads, getattr(reference, name).grads
+        torch.testing.assert_close(grads, expected, rtol=1e-3, atol=1e-6)
+        assert grads.abs().max() > 1e-4, name
+
+
 @each_class
 def test_absent_agents_have_no_part_in_the_value(cls: type[ValueDecomposition]) -> None:
     policy = make(cls)
@@ -255,16 +278,35 @@ def test_qplex_rates_other_actions_without_the_limits_of_a_sum() -> None:
     assert (share > 0).all()
 
 
+def test_the_weights_of_qplex_pass_no_gradient_to_values() -> None:
+    """dQ_tot / dQ_i(s, a_i) is w_i(s), whatever the advantage's weight, and that of the best value is 0."""
+    mode = mode_of(make(Qplex), seed=5)
+    mode.mixer.params.normal_(0, 1, generator=torch.Generator().manual_seed(2))
+    rng = torch.Generator().manual_seed(4)
+    values, best = (torch.randn((9, AGENTS), generator=rng, requires_grad=True) for _ in range(2))
+    state, acts = torch.randn((9, 5), generator=rng), torch.ones((9, AGENTS))
+    acts[3:6, 1] = 0
+    actions = torch.rand((9, AGENTS * ACTIONS), generator=rng)
+    given = {"values": values, "best": best, "acts": acts, "actions": actions, "state": state}
+    total = mode.mixer(**given)["total"]
+    of_taken, of_best = torch.autograd.grad(total.sum(), (values, best), allow_unused=True)
+    positive = mode.mixer.module.weight(state).abs()
+    torch.testing.assert_close(of_taken, positive * acts)
+    assert of_best is None
+
+
 # Weighted QMIX
 
 
+@pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("weighting", ["optimistic", "central"])
-def test_weights_and_both_losses_of_weighted_qmix(weighting: str) -> None:
-    policy = make(Wqmix, weighting=weighting, alpha=0.3, central_mixer=Mlp(hidden=[8]))
+def test_weights_and_both_losses_of_weighted_qmix(weighting: str, double: bool) -> None:
+    given = {"weighting": weighting, "double": double, "alpha": 0.3}
+    policy = make(Wqmix, central_mixer=Mlp(hidden=[8]), **given)
     mode, b = mode_of(policy), batch_of(policy)
     b.add(reward=5 * b.reward)
     q, action = q_of(mode, mode.q, b.obs), b.action.numpy()
-    next_q = q_of(mode, mode.q, b.next_obs)
+    next_q = q_of(mode, mode.q if double else mode.q_target, b.next_obs)
     best, best_tp1 = (torch.from_numpy(x.argmax(-1)) for x in (q, next_q))
     acts = b.obs["alive"].numpy() == 1
     # Joint actions that are best are rare. What absent agents do does not matter.

@@ -187,7 +187,9 @@ def test_training_changes_the_bonus_of_the_same_rows(name: str) -> None:
 
 @each_learned
 def test_a_model_that_never_learns_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=r"updates_per_token\n  Input should be greater than or equal to 1"):
+    with pytest.raises(
+        ValueError, match=r"updates_per_token\n  Input should be greater than or equal to 1"
+    ):
         make(name, updates_per_token=0)
 
 

@@ -138,6 +138,30 @@ def test_red_rewards_by_the_error_relative_to_the_experts() -> None:
         )
 
 
+def test_red_follows_the_mean_error_on_the_experts_steps() -> None:
+    """By an exponential average over gradient steps that keeps 0.9."""
+    node = make("red", updates_per_token=1)
+    for token in range(6):
+        fire(node, rows(seed=token), rows(seed=1000) if token == 0 else None)
+    for _ in range(4):
+        before = node.expert_error
+        loss = float(node.train(node.minibatch())["predictor_loss"])
+        assert node.expert_error == pytest.approx(0.9 * before + 0.1 * loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("action", [DISCRETE, REAL], ids=["discrete", "real"])
+def test_rnd_rewards_the_squared_error_on_random_features(action: Any) -> None:
+    schema = schema_of(action=action)
+    node, batch = trained("rnd", schema), rows(schema, 7)
+    with torch.no_grad():
+        b = steps(node, batch)
+        goal, guess = (n(next_obs=b.next_obs)["embedding"] for n in (node.target, node.predictor))
+        found = node.bonus(b)
+    for row in range(len(batch)):
+        error = float(np.mean([(x - y) ** 2 for x, y in zip(goal[row], guess[row], strict=True)]))
+        assert float(found[row]) == pytest.approx(error, rel=1e-4)
+
+
 def test_red_learns_from_the_experts_steps_alone() -> None:
     def learned(seed: int) -> Tensor:
         node = make("red", normalise_obs=False)
