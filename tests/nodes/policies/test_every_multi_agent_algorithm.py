@@ -157,6 +157,27 @@ def test_learning_changes_the_weights_and_gives_finite_metrics(
     assert not same_bits(before, mode.weights())
 
 
+@pytest.mark.parametrize("name", [n for n, cls in ALGORITHMS.items() if not cls.on_policy])
+def test_the_weights_of_a_prioritised_buffer_scale_the_losses_of_their_rows(name: str) -> None:
+    policy = make(name)
+    share = np.random.default_rng(5).uniform(0.1, 0.9, ROWS).astype(np.float32)
+    of_plain, of_share, of_rest = (
+        losses_of(policy, random_batch(policy, 1, **columns))
+        for columns in ({}, {"weight": share}, {"weight": 1 - share})
+    )
+    assert of_plain
+    for key, value in of_plain.items():
+        assert of_share[key] + of_rest[key] == pytest.approx(value, rel=1e-4)
+        assert of_share[key] != pytest.approx(share.mean() * value, rel=1e-3)
+
+
+def losses_of(policy: MultiAgent, batch: Batch) -> dict[str, float]:
+    """The losses of values in the first train iteration."""
+    found = policy.learn_mode(0).forward(batch, policy.command(Count())).metrics
+    names = {"loss", "central_loss", "excess_loss", "critic_loss"} & found.keys()
+    return {name: float(found[name]) for name in names}
+
+
 @each_algorithm
 def test_what_absent_agents_do_and_observe_is_not_learned(name: str) -> None:
     """Only critics may see the rows of absent agents, and these are zeros in an env."""

@@ -91,10 +91,12 @@ def test_the_critic_descends_its_squared_error_where_agents_act() -> None:
     target = mode.target_values(b)
     q = mode.critic(state=b.obs["state"], actions=b.actions)["value"]
     acts = batch["obs/alive"]
+    distance = ((target - q).abs().detach().numpy() * acts).mean(1)
     pairs = [(r, a) for r in range(len(batch)) for a in range(AGENTS) if acts[r, a]]
     loss: Any = sum((q[r, a] - target[r, a]).square() for r, a in pairs) / len(pairs)
     found = learn_from(mode, batch, lr=0.0, critic_lr=0.0)
     assert float(found.metrics["critic_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert found.priorities == pytest.approx(distance, rel=1e-4)
 
 
 def test_discrete_target_actions_are_one_hot() -> None:
