@@ -188,7 +188,12 @@ def _graph_path(name: str) -> str:
 
 
 def nodes_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a type")
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="a type, or the import path of your own, such as mine:Policy",
+    )
 
 
 def nodes(arguments: Namespace) -> int:

@@ -31,14 +31,16 @@ def coma(**params: Any) -> Coma:
 
 
 def learn_mode(policy: Coma) -> Any:
+    """A learn mode whose target critic differs from the one that learns."""
     mode: Any = policy.learn_mode(3)
+    mode.critic_target.params.mul_(1.5)
     mode.now.epsilon = 0.3
     return mode
 
 
-def q_of(mode: Any, b: Any) -> Any:
+def q_of(mode: Any, b: Any, network: str = "critic") -> Any:
     with torch.no_grad():
-        return mode.q(mode.critic, b.obs, mode.one_hot(b.action, b.obs))
+        return mode.q(getattr(mode, network), b.obs, mode.one_hot(b.action, b.obs))
 
 
 def test_the_targets_are_td_lambda_returns_of_what_agents_did() -> None:
@@ -47,7 +49,7 @@ def test_the_targets_are_td_lambda_returns_of_what_agents_did() -> None:
     batch = episode(policy, ALWAYS)
     b = tensors(batch)
     found = mode.targets(b, mode.one_hot(b.action, b.obs))
-    q = q_of(mode, b).gather(-1, b.action.unsqueeze(-1)).squeeze(-1).numpy()
+    q = q_of(mode, b, "critic_target").gather(-1, b.action.unsqueeze(-1)).squeeze(-1).numpy()
     for agent in range(AGENTS):
         expected = slow.td_lambda_of_agent(batch["reward"], GAMMA, q[:, agent], 5, 0.7)
         np.testing.assert_allclose(found[:, agent], expected, rtol=1e-4, atol=1e-5)
@@ -64,6 +66,27 @@ def test_a_truncated_episode_goes_on_with_actions_of_the_policy() -> None:
     with torch.no_grad():
         q = mode.q(mode.critic_target, last, mode.one_hot(actions, last))[0, :, ACTIONS - 1]
     torch.testing.assert_close(found, b.reward[-1] + GAMMA * q)
+
+
+def test_the_critic_descends_its_squared_error_where_agents_act() -> None:
+    policy = coma(critic_epochs=1, max_grad_norm=None)
+    mode, reference = learn_mode(policy), learn_mode(policy)
+    for one in (mode, reference):
+        one.uniform = lambda *shape: torch.full(shape, 0.5)
+    batch = episode(policy, LIVES, "truncated")
+    b = tensors(batch)
+    actions = reference.one_hot(b.action, b.obs)
+    target = reference.targets(b, actions)
+    q = reference.q(reference.critic, b.obs, actions)
+    loss, acts = torch.zeros(()), batch["obs/alive"]
+    for row in range(len(batch)):
+        for agent in np.flatnonzero(acts[row]):
+            loss = loss + (q[row, agent, b.action[row, agent]] - target[row, agent]).square()
+    loss = loss / acts.sum()
+    loss.backward()
+    found = learn_from(mode, batch, lr=0.0, critic_lr=0.0).metrics
+    assert float(found["critic_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+    torch.testing.assert_close(mode.critic.grads, reference.critic.grads, rtol=1e-3, atol=1e-6)
 
 
 def test_the_gradient_enumerates_what_one_agent_could_have_done() -> None:

@@ -114,6 +114,41 @@ def test_own_values_are_learned_while_the_agent_acts() -> None:
     torch.testing.assert_close(one.actor.grads, other.actor.grads)
 
 
+def test_a_value_gets_no_credit_for_moving_further_than_the_clip() -> None:
+    policy = mappo(value_clip=0.1)
+    mode: Any = policy.learn_mode(0)
+    batch = episode(policy, LIVES)
+    b, rng = tensors(batch), np.random.default_rng(2)
+    v = values(mode, batch["obs/state"])
+    old, target = (v + rng.normal(0, 0.3, v.shape).astype(np.float32) for _ in range(2))
+    b.add(old_value=torch.from_numpy(old), target=torch.from_numpy(target))
+    clipped = np.clip(v, old - 0.1, old + 0.1)
+    errors = np.maximum(np.square(v - target), np.square(clipped - target))
+    assert errors.mean() > np.square(v - target).mean()
+    mode.now.critic_lr = 0.0
+    assert float(mode.descend_critic(b).detach()) == pytest.approx(errors.mean(), rel=1e-5)
+
+
+def test_normalised_values_are_in_units_of_the_returns_so_far() -> None:
+    policy = mappo(normalise_advantages=False)
+    mode: Any = policy.learn_mode(0)
+    learn_from(mode, episode(policy, ALWAYS, reward=np.linspace(5, 60, 6, dtype=np.float32)))
+    mean, std = float(mode.returns.mean), float(mode.returns.std)
+    assert mean > 5
+    batch = episode(policy, ALWAYS, "truncated", seed=1)
+    v, v_tp1 = (
+        values(mode, batch[f"{when}/state"])[:, 0] * std + mean for when in ("obs", "next_obs")
+    )
+    found = [x[:, 0].numpy() for x in mode.targets(tensors(batch))]
+    c = policy.config
+    args = (batch["reward"], batch["discount"], v, v_tp1, batch["last"])
+    advantage = slow_gae(*args, c.gae_lambda)
+    mean, std = float(mode.returns.mean), float(mode.returns.std)  # with the new returns
+    expected = (advantage, (advantage + v - mean) / std, (v - mean) / std)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
 def test_the_actor_does_not_see_the_state() -> None:
     policy = mappo()
     assert "state" not in policy.own_obs.columns
