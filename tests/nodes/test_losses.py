@@ -177,8 +177,9 @@ def test_the_deviation_of_a_squashed_gaussian_is_limited() -> None:
 
 
 def test_smoothed_actions_stay_within_their_bounds() -> None:
-    action, noise = torch.tensor([0.9, 0.0, -0.9]), torch.tensor([2.0, 0.3, -0.05])
-    np.testing.assert_allclose(losses.smoothed_action(action, noise, 0.5), [1.0, 0.3, -0.95])
+    action, noise = torch.tensor([0.9, 0.0, -0.9, 0.2]), torch.tensor([2.0, 0.3, -0.05, -3.0])
+    expected = [1.0, 0.3, -0.95, -0.3]  # the last noise is clipped, and the first action
+    np.testing.assert_allclose(losses.smoothed_action(action, noise, 0.5), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +205,7 @@ def test_a_clipped_value_gets_no_credit_for_moving_far() -> None:
     value, target, old = torch.tensor([3.0]), torch.tensor([3.0]), torch.tensor([0.0])
     assert losses.clipped_value_loss(value, target, old, None).item() == 0.0
     assert losses.clipped_value_loss(value, target, old, 1.0).item() == 4.0  # (1 - 3)^2
+    assert losses.clipped_value_loss(value, old, old, 1.0).item() == 9.0  # (3 - 0)^2, and not 1
 
 
 @pytest.mark.parametrize("x", [0.0, 1e-6, 1e-3, -0.5, 3.0, -1e4])
