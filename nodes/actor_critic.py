@@ -113,6 +113,12 @@ class ActorCritic(Algorithm):
     def needs_order(self) -> bool:
         return super().needs_order and not self.collector_estimates
 
+    @property
+    def least_rows(self) -> int:
+        """Two, if their advantages are normalised: one alone becomes 0, and the policy would stay as it is."""
+        names = () if self.learns_from_unrolls else ("normalise_advantages", "normalise_returns")
+        return 2 if any(getattr(self.config, name, False) for name in names) else 1
+
     def _check_estimates(self) -> None:
         """Refuse values that depend on the noise of layers, which is the learner's own."""
         net = self.nets.get(self.value_network)

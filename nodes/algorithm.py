@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from flowrl.core.batch import Column, Schema
+from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part, parts
 from flowrl.core.errors import shortened_repr
@@ -165,6 +165,7 @@ class Algorithm(Policy):
     # "discrete": one of n actions; "real": real-valued and bounded; "any": as far as `distribution_of` can.
     actions: ClassVar[Literal["discrete", "real", "any"]] = "any"
     other_algorithms: ClassVar[str] = ""  # what to take instead, for actions of another kind
+    for_several_choices: ClassVar[str] = "ppo"  # what to take instead, for several choices at once
     acting_network: ClassVar[str] = "net"  # the name of the network that acts
     # Squashing algorithms choose real-valued actions in (-1, 1), which are scaled to their bounds.
     squashes: ClassVar[bool] = False
@@ -437,19 +438,32 @@ class Algorithm(Policy):
 
     def _check_actions(self) -> None:
         action = self.own_action
-        hint = f"try {self.other_algorithms}" if self.other_algorithms else ""
+        is_real, others = np.dtype(action.dtype).kind == "f", self.other_algorithms
+        if action.shape and not is_real:
+            others = self.for_several_choices
+        hint = f"try {others}" if others else ""
         if self.actions == "discrete" and (action.n is None or action.shape):
             raise UnsoundError(
                 f"{self.name} chooses one of n actions; the env takes {action}", hint, "policy"
             )
-        if self.actions == "real" and np.dtype(action.dtype).kind != "f":
+        if self.actions == "real" and not is_real:
             raise UnsoundError(
                 f"{self.name} needs real-valued actions; the env takes {action}", hint, "policy"
             )
-        is_bounded = all(np.isfinite(bound).all() for bound in action_bounds(action))
-        if self.scales_actions and not is_bounded:
-            what = f"{self.name} scales its actions to their bounds; the env takes {action}"
+        if self.scales_actions:
+            self._check_bounds(*action_bounds(action))
+
+    def _check_bounds(self, low: Array, high: Array) -> None:
+        what = f"{self.name} scales its actions to their bounds; "
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            what += f"the env takes {self.own_action}, without bounds"
             raise UnsoundError(what, "wrap the env, so that its actions are bounded", "policy")
+        if (low == high).any():
+            number = int(np.argmax(low == high))
+            what += f"component {number} of the env's actions is always {low[number]:g}"
+            raise UnsoundError(
+                what, "wrap the env, so that it adds what cannot be chosen", "policy"
+            )
 
     def _check_exploring(self) -> None:
         """Refuse exploring steps where the likelihood of actions is learned from: it would be that of other actions."""

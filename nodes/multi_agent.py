@@ -238,6 +238,7 @@ class MultiAgent(Algorithm):
     """A policy of several agents that share networks. Its columns are those of the env, with an axis of agents."""
 
     observes_presence: ClassVar[bool] = False  # whether acting needs to know which agents are there
+    for_several_choices = "mappo"
 
     class Config(Algorithm.Config):
         agent_numbers: bool = param(

@@ -187,6 +187,11 @@ class Policy(Part):
         return {}
 
     @property
+    def least_rows(self) -> int:
+        """The rows that a token must have at least, so that it can learn from them."""
+        return 1
+
+    @property
     def needs_newest_weights(self) -> str:
         """Why it cannot learn from rows of older weights than the learner's; empty if it can, well or not so well."""
         return ""
@@ -307,12 +312,20 @@ def _step_column(unroll: Column) -> Column:
     return replace(unroll, shape=unroll.shape[1:])
 
 
-def policy_for(policy: PartSpec | Policy, obs: ObsColumns, action: Column) -> Policy:
-    """Make the policy for these columns from a graph's spec; return a policy made by hand as it is."""
-    if isinstance(policy, PartSpec):
+def policy_for(policy: PartSpec | Policy, obs: ObsColumns, action: Column, key: str = "") -> Policy:
+    """Make the policy for these columns from a graph's spec; return a policy made by hand as it is.
+
+    `key` is the node's parameter that is the policy. An error that names a parameter of the policy names it there.
+    """
+    if not isinstance(policy, PartSpec):
+        return made_policy(policy)
+    try:
         made: Policy = policy.make(obs=obs, action=action)
-        return made
-    return made_policy(policy)
+    except UnsoundError as error:
+        if key and error.key.partition(".")[0] in ("", *policy.cls.Config.model_fields):
+            error.key = f"{key}.{error.key}".rstrip(".")
+        raise
+    return made
 
 
 def named_policy(
@@ -383,11 +396,11 @@ def policy_for_rows(policy: PartSpec | Policy, rows: Schema) -> Policy:
         missing = "obs" if obs is None else "action"
         raise UnsoundError(f"the data has no column '{missing}'", "connect a collector or a buffer")
     if not _are_unrolls(policy, rows):
-        return policy_for(policy, obs, action)
+        return policy_for(policy, obs, action, "policy")
     if isinstance(obs, NestedColumns):
         step = NestedColumns({n: _step_column(c) for n, c in obs.columns.items()})
-        return policy_for(policy, step, _step_column(action))
-    return policy_for(policy, _step_column(obs), _step_column(action))
+        return policy_for(policy, step, _step_column(action), "policy")
+    return policy_for(policy, _step_column(obs), _step_column(action), "policy")
 
 
 def _are_unrolls(policy: PartSpec, rows: Schema) -> bool:

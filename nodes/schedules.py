@@ -146,6 +146,8 @@ def _read(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, float | int | Schedule):
         example = "{start: 0.95, end: 0.1, env_steps: 10_000}"
         raise ValueError(f"{shortened_repr(value)} is neither a number nor a schedule, {example}")
+    if isinstance(value, float | int) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
     return value
 
 

@@ -56,6 +56,29 @@ def _too_few_rows(
     return Problem(str(location), what, f"warm up longer: {longer}, or lower {param}")
 
 
+def token_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:
+    """Yield a problem for each stream whose tokens have another number of rows than the node at its end needs."""
+    for edge in graph.edges:
+        facts = described.facts.get(edge.to.node)
+        if facts is None or edge.to.port not in facts.needs_rows_each:
+            continue
+        rows, (needed, param) = described.rows.get(edge.to), facts.needs_rows_each[edge.to.port]
+        if rows is not None and rows != needed:
+            what = f"{edge}: each token must have {needed} rows ({param}), and those of {edge.source} have {rows}"
+            before = (e.location for e in graph.edges_into(edge.source.node))
+            nodes = graph.nodes[edge.to.node].locations()
+            where = graph.last_written([edge.location, *nodes, *before])
+            yield Problem(str(where), what, _rows_hint(edge, rows, needed))
+
+
+def _rows_hint(edge: Edge, rows: int, needed: int) -> str:
+    if rows < needed:
+        return f"let {edge.source.node} emit as many"
+    chosen = f"parts: {rows // needed}" if rows % needed == 0 else f"first: …, count: {needed}"
+    between = f"{edge.source} -> split -> {edge.to}"
+    return f"write '{between}' with the node `split: {{type: rows, {chosen}}}`"
+
+
 def memory_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:
     """Yield a problem if the nodes together would allocate more memory than this machine has."""
     wanted_bytes = {

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from flowrl.checks.amounts import memory_problems, row_problems
+from flowrl.checks.amounts import memory_problems, row_problems, token_problems
 from flowrl.checks.columns import column_problems, warmup_column_problems
 from flowrl.checks.compression import compression_problems
 from flowrl.checks.connections import connection_problems
@@ -114,6 +114,7 @@ def _check(
         problems.extend(warmup_column_problems(graph, program, describer))
         if len(program.warmup) == len(graph.phases):
             problems.extend(row_problems(graph, program, described))
+    problems.extend(token_problems(graph, described))
     problems.extend(memory_problems(graph, described))
     problems.extend(row_order_problems(graph, described.facts))
     problems.extend(episode_problems(graph, described.facts))

@@ -71,8 +71,9 @@ def _unconnected_port(ports: PortIndex, spec: NodeSpec, port: str, kind: Port) -
 class PortIndex:
     """The ports of a graph by side, kind and type, so that a partner is found without a search through all nodes.
 
-    Ports that are not connected come first. Only the first ports of two nodes are kept under each key: one that is not
-    the asking node's own is enough.
+    Of inputs, those that are not connected come first, and of outputs, which may feed several inputs, those that are
+    not optional. Only the first ports of two nodes are kept under each key: one that is not the asking node's own is
+    enough.
     """
 
     def __init__(self, graph: Graph, connected: Container[PortRef]) -> None:
@@ -82,7 +83,13 @@ class PortIndex:
             for node, spec in graph.nodes.items()
             for name, port in spec.cls.ports.items()
         ]
-        for ref, port in sorted(every, key=lambda found: found[0] in connected):
+
+        def rank(found: tuple[PortRef, Port]) -> tuple[bool, bool]:
+            ref, port = found
+            marks = ref in connected, port.optional
+            return marks if isinstance(port, Input) else marks[::-1]
+
+        for ref, port in sorted(every, key=rank):
             for port_type in (port.type, None):  # None: of whatever type
                 key = (isinstance(port, Input), port.kind, port_type)
                 refs = self._found.setdefault(key, [])

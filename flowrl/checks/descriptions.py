@@ -65,6 +65,7 @@ class NodeDescriber:
             source = self.descriptions.facts.get(edge.source.node)
             if edge.kind == "stream" and source is not None:
                 self.descriptions.schemas.setdefault(edge.to, source.outs.get(edge.source.port))
+                self._count_feedback_rows(edge)
         return self.descriptions
 
     def _description_order(self) -> list[str]:
@@ -91,9 +92,10 @@ class NodeDescriber:
         connected = frozenset(
             p for p in spec.cls.ports if PortRef(name, p) in self._connected_outputs
         )
+        fed = {edge.to.port for edge in edges}
         for port, kind in spec.cls.ports.items():
-            given = inputs if isinstance(kind, In) else links
-            if isinstance(kind, In | Link) and not kind.optional and port not in given:
+            is_needed = isinstance(kind, In | Link) and (port in fed or not kind.optional)
+            if is_needed and port not in (inputs if isinstance(kind, In) else links):
                 return None  # unconnected ports and neighbours without facts are reported by themselves
         known = Surroundings(
             {p: inputs[p] for p in spec.cls.ports if p in inputs},
@@ -103,6 +105,11 @@ class NodeDescriber:
             frozenset(e.to.port for e in edges if self._is_live(e)),
             wants_notes=self.envs == "play",
             group_size=spec.replicas if spec.is_group else 1,
+            rows={
+                p: self.descriptions.rows[r]
+                for p in inputs
+                if (r := PortRef(name, p)) in self.descriptions.rows
+            },
             runs_here=name not in self._elsewhere,
         )
         found = describe(spec, config, known, self._in_fork)
@@ -181,11 +188,20 @@ class NodeDescriber:
                 return
             replicas = self.graph.nodes[source.node].replicas
             if to.is_group and replicas != to.replicas:
+                if rows % to.replicas:
+                    return  # the parts differ
                 total += rows // to.replicas * replicas
             else:
                 fan_in = to.replicas == 1 and edge.merge != "any"
                 total += rows * (replicas if fan_in else 1)
         self.descriptions.rows[edge.to] = total
+
+    def _count_feedback_rows(self, edge: Edge) -> None:
+        """Store the rows of a token that closes a loop, if its sources say how many these are."""
+        facts = self.descriptions.facts
+        stated = (s.node in facts and s.port in facts[s.node].rows for s in edge.sources)
+        if is_feedback(self.graph, edge) and all(stated):
+            self._count_rows(edge)
 
     def _inherited_rows(self, name: str) -> int | None:
         """Return the rows of a node that states none, such as a reward model: those of its first input."""

@@ -43,8 +43,11 @@ def episode_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Probl
             culprit = None if edge is None else _first_source(graph, facts, into, edge, _cuts)
             if edge is not None and culprit is not None:
                 what = f"{edge.to} needs whole episodes, and {culprit} gives tokens that end within them"
-                hint = f"put an episode_collector in the place of {culprit.node}"
-                yield Problem(str(edge.location), what, hint)
+                hint = found.episode_hints.get(port, "").replace("{source}", culprit.node)
+                hint = hint or f"put an episode_collector in the place of {culprit.node}"
+                ends = (graph.nodes[name], graph.nodes[culprit.node])
+                where = [edge.location, *(at for spec in ends for at in spec.locations())]
+                yield Problem(str(graph.last_written(where)), what, hint)
 
 
 def _first_source(

@@ -49,6 +49,8 @@ class Surroundings:
     wants_notes: bool = False
     # The replicas of the node's group, among which the rows of each token are split; 1: there is no group.
     group_size: int = 1
+    # The number of rows in a token of each stream input, where it is known.
+    rows: Mapping[str, int] = field(default_factory=dict)
     # Whether the node is to run on this machine. If not, it runs on a host, or the graph is read to act with what a
     # run of it has learned.
     runs_here: bool = True
@@ -76,8 +78,12 @@ class Facts:
     cuts_episodes: frozenset[str] = frozenset()
     # The stream inputs whose tokens must be whole episodes.
     needs_episodes: frozenset[str] = frozenset()
+    # Of these, how to mend it if tokens end within episodes; `{source}` is the node that gives them.
+    episode_hints: Mapping[str, str] = field(default_factory=dict)
     # The rows that must have arrived at an input before the first output is due, and the parameter that sets this.
     needs_rows: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    # The rows that each token of an input must have, and the parameter that sets this.
+    needs_rows_each: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     # Of stream ports whose rows are sequences of steps: the settings of these, by their names, which both ends of a
     # stream must share. Of a list, the producer may have more than the consumer needs.
     sequences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

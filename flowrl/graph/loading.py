@@ -89,6 +89,7 @@ def _load(
     catalogue = Catalogue((*_folders_of(files), *folders))
     overrides = Overrides(values, catalogue, problems)
     scope = ScopeReader(catalogue, overrides, problems, folder)
+    scope.node_reader.params.folders = tuple(dict.fromkeys(file.parent for file in reversed(files)))
     tree = scope.read(source)
     overrides.report_unplaced(scope.nodes, tree)
     reader = EdgeReader(

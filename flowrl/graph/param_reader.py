@@ -64,10 +64,14 @@ def part_default(about: Mapping[str, Any]) -> str | None:
 
 
 class ParamReader:
-    """Builds configs; collects problems, and the shared sections that were used and that could be."""
+    """Builds configs; collects problems, and the shared sections that were used and that could be.
+
+    `folders` are those of the graph file and of the files that it extends, in which data files are looked for.
+    """
 
     def __init__(self, catalogue: Catalogue, problems: Problems) -> None:
         self.catalogue, self.problems = catalogue, problems
+        self.folders: tuple[Path, ...] = ()
         self.known_sections: set[str] = set()  # which the types in the graph can take
         self.used_sections: set[str] = set()
 
@@ -99,7 +103,7 @@ class ParamReader:
             elif name in named:
                 values[name] = self.read_named_parts(named[name], item, shared, f"{path}.{name}")
             elif name not in parts:
-                values[name] = _written_value_of(cls.model_fields[name], item)
+                values[name] = self.written_value_of(cls.model_fields[name], item)
         for name, about in parts.items():
             spec = self.read_part(name, about, written, shared, path)
             if spec is not REQUIRED:
@@ -108,6 +112,20 @@ class ParamReader:
         reported = () if sound else {*parts, *named} & {*values, *parts}
         config = self.validate(cls, values, written, path, reported)
         return config if sound else None
+
+    def written_value_of(self, info: FieldInfo, item: YamlValue) -> Any:
+        """A written value. The relative path of a file begins at the first of these folders that has the file.
+
+        They are that of the graph file that names it, the working folder, and those of the other graph files.
+        """
+        value = item.plain()
+        if not isinstance(value, str) or not field_extras(info).get("file"):
+            return value
+        beside = [Path(item.location.file).parent] if item.location.line else []
+        others = [] if os.path.exists(value) else self.folders
+        paths = (folder / value for folder in (*beside, *others))
+        found = next(filter(os.path.exists, paths), None)
+        return value if found is None else str(found.resolve())
 
     def report_unknown_key(
         self, name: str, item: YamlValue, cls: type[Config], path: str, also: Iterable[str]
@@ -255,12 +273,3 @@ def _innermost_value(item: YamlValue, steps: Iterable[Any]) -> YamlValue:
         elif isinstance(step, int) and step < len(item.items):
             item = item.items[step]
     return item
-
-
-def _written_value_of(info: FieldInfo, item: YamlValue) -> Any:
-    """A written value. A relative path of a file is resolved beside the graph file that names it."""
-    value = item.plain()
-    if isinstance(value, str) and field_extras(info).get("file") and item.location.line:
-        beside = Path(item.location.file).parent / value
-        return str(beside.resolve()) if os.path.exists(beside) else value
-    return value

@@ -95,7 +95,7 @@ class ScopeReader:
                 self.problems.add(
                     item.entry_location, what, spelling_hint(name, [*params.fields, *NODE_KEYS])
                 )
-        fill = Substitution(self.problems)
+        fill = Substitution(self.problems, params.fields)
         for name, item in params.fields.items():  # each parameter may use those before it
             value = arguments[name] if name in arguments else fill.substitute(item)
             fill.params[name] = value or YamlValue(None, item.location, item.key_location)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,8 +135,9 @@ def _error(item: YamlValue, what: str, hint: str = "") -> GraphError:
 class Substitution:
     """Replaces `${name}` by parameters, and remembers which were used."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[Problem], declared: Container[str] = ()) -> None:
         self.params: dict[str, YamlValue] = {}
+        self.declared = declared  # all parameters, those without a value yet included
         self.problems, self.used = problems, set[str]()
 
     def substitute(self, item: YamlValue) -> YamlValue | None:
@@ -172,6 +173,12 @@ class Substitution:
     def is_known(self, item: YamlValue, name: str) -> bool:
         if name in self.params:
             return True
+        if name in self.declared:
+            self.used.add(name)
+            what = f"'${{{name}}}': '{name}' comes later"
+            hint = "a parameter may use those that are written before it"
+            self.problems.append(Problem(str(item.location), what, hint))
+            return False
         what = f"'${{{name}}}': unknown parameter '{name}'"
         hint = spelling_hint(name, self.params) if self.params else "add it under 'params:'"
         self.problems.append(Problem(str(item.location), what, hint))

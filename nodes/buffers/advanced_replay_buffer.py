@@ -94,6 +94,8 @@ class AdvancedReplayBuffer(RowReplayBuffer):
                 "write `replace: false`",
                 "replace",
             )
+        if "demos" not in surroundings.inputs:  # of which an unknown share of the draws are
+            _check_uses(config, surroundings.rows.get("data"))
         schema, with_demos = input_schema(surroundings), "demos" in surroundings.inputs
         if config.max_staleness_iters is not None and WEIGHTS_COLUMN not in schema:
             raise UnsoundError(
@@ -117,6 +119,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             needs_order=frozenset({"data"} if config.transforms or windows.rule else ()),
             needs={port: need for port, need in needs.items() if port in surroundings.inputs},
             needs_rows={"data": (config.batch_size + windows.most_waiting, "batch_size")},
+            needs_rows_each={"priorities": (config.batch_size, "batch_size")},
             memory_bytes=plan.memory_bytes(row_bytes + SAMPLER_BYTES)
             + demo_bytes(config, surroundings),
             state_bytes=plan.state_bytes(row_bytes + SAMPLER_BYTES),
@@ -267,3 +270,16 @@ class AdvancedReplayBuffer(RowReplayBuffer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self._pending.load_state_dict(state["pending"])
+
+
+def _check_uses(config: Any, arriving: int | None) -> None:
+    """Refuse more draws than the rows that arrive may be used for (`max_use`): the run would lack rows some time."""
+    draws, key = config.samples_per_insert, "samples_per_insert"
+    if draws is None and arriving:
+        draws, key = config.updates_per_push * config.batch_size / arriving, "updates_per_push"
+    if config.max_use is None or draws is None or draws <= config.max_use:
+        return
+    what = (
+        f"{draws:g} rows are drawn for each row that arrives, and `max_use` allows {config.max_use}"
+    )
+    raise UnsoundError(what, f"raise `max_use`, or lower `{key}`", "max_use")

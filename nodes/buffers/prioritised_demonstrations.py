@@ -41,6 +41,11 @@ def check_prioritised_demos(config: Any, surroundings: Surroundings) -> None:
     check_demos(config, surroundings)
     if config.demo_draw != "priority" or "demos" not in surroundings.inputs:
         return
+    if config.demo_share != type(config).model_fields["demo_share"].default:
+        what = (
+            "`demo_share` has no effect with `demo_draw: priority`, which draws by priorities alone"
+        )
+        raise UnsoundError(what, "leave it out", "demo_share")
     if "priorities" not in surroundings.inputs:
         what = "`demo_draw: priority` draws by the learner's priorities, and none arrive"
         hint = "connect them: `learner.priorities -> buffer.priorities`"
@@ -50,7 +55,9 @@ def check_prioritised_demos(config: Any, surroundings: Surroundings) -> None:
         raise UnsoundError(what, "write `priority: proportional`", "priority")
     if not config.replace:
         what = "`demo_draw: priority` draws with replacement"
-        raise UnsoundError(what, "leave out `replace: false`, or give a `demo_share`", "replace")
+        raise UnsoundError(
+            what, "leave out `replace: false`, or write `demo_draw: fixed`", "replace"
+        )
 
 
 class PrioritisedDemonstrations(Demonstrations):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,7 @@ class QueueBuffer(Node):
         if config.batch_size > config.size:
             what = f"batches of {config.batch_size} rows are taken from at most {config.size} rows"
             raise UnsoundError(what, "increase `size` or reduce `batch_size`", "batch_size")
+        _check_balance(config, surroundings.rows.get("data"))
         schema = input_schema(surroundings)
         rule = nstep_rule(config.policy, schema)
         schema = schema if rule is None else rule.summed_schema(schema)
@@ -49,7 +52,7 @@ class QueueBuffer(Node):
             rows={"batches": config.batch_size},
             cuts_episodes=frozenset({"batches"}),
             needs_order=frozenset({"data"} if rule else ()),
-            needs_rows={"data": (config.batch_size, "batch_size")},
+            needs_rows={"data": (_least_rows(config), "batch_size")},
             memory_bytes=config.size * row_bytes(schema),
             state_bytes=config.size * row_bytes(schema),
             checks_numbers=True,
@@ -154,3 +157,30 @@ class QueueBuffer(Node):
         self._current = tables["current"]
         self._current_uses = int(state["current_uses"])
         self.counters = Counters(*state["counters"])
+
+
+def _check_balance(config: Any, arriving: int | None) -> None:
+    """Refuse a queue that grows or shrinks with each token of so many rows, so that the run would fail some time."""
+    emitted = Fraction(config.updates_per_push * config.batch_size, config.max_use)
+    if arriving is None or emitted == arriving:
+        return
+    uses, batches = config.max_use, Fraction(arriving * config.max_use, config.batch_size)
+    mended = f"`updates_per_push: {batches}`"
+    if batches.denominator != 1:
+        mended = f"`batch_size: {arriving}` and `updates_per_push: {uses}`"
+    what = (
+        f"{arriving} rows arrive with a token, and {float(emitted):g} leave it (batch_size * updates_per_push / "
+        f"max_use), so it would {'overflow' if emitted < arriving else 'run out of rows'}"
+    )
+    raise UnsoundError(what, f"take {mended}", "updates_per_push")
+
+
+def _least_rows(config: Any) -> int:
+    """The rows that must be there at the first firing, so that a balanced queue has enough rows at every firing.
+
+    Of the uses that firings begin with, the most that are left of a batch begun before are `max_use` less the greatest
+    common divisor of both numbers.
+    """
+    uses, batches = config.max_use, config.updates_per_push
+    ahead = uses - math.gcd(batches, uses)
+    return math.ceil(Fraction(config.batch_size * (batches + ahead), uses))

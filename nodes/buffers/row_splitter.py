@@ -36,10 +36,27 @@ class RowSplitter(Node):
         schema = surroundings.inputs["data"]
         if schema is None:
             raise UnsoundError("the data is not a table", "connect a node that emits rows")
-        if config.count is not None and config.count % config.parts:
-            what = f"{config.count} rows cannot be split into {config.parts} equal parts"
-            raise UnsoundError(what, "set `count` to a multiple of `parts`", "count")
-        return Facts(outs={"out": schema}, cuts_episodes=frozenset({"out"}), checks_numbers=True)
+        arriving, rows = surroundings.rows.get("data"), config.count
+        if arriving is not None and arriving < config.first + (rows or 1):
+            wanted = (
+                f"rows from {config.first} on"
+                if rows is None
+                else f"rows {config.first} to {config.first + rows}"
+            )
+            what = f"a token has {arriving} rows, but {wanted} are to be emitted"
+            raise UnsoundError(what, "rows count from 0", "first" if rows is None else "count")
+        if rows is None and arriving is not None:
+            rows = arriving - config.first
+        if rows is not None and rows % config.parts:
+            what = f"{rows} rows cannot be split into {config.parts} equal parts"
+            key = "parts" if config.count is None else "count"
+            raise UnsoundError(what, "take a number of rows that is a multiple of `parts`", key)
+        return Facts(
+            outs={"out": schema},
+            rows={} if rows is None else {"out": rows // config.parts},
+            cuts_episodes=frozenset({"out"}),
+            checks_numbers=True,
+        )
 
     def fire(self, data: Batch) -> list[Batch]:
         """Emit views of the token. Where one ends within an episode, its final row is marked as `last`."""

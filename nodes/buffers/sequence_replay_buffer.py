@@ -40,13 +40,14 @@ from flowrl.nodes.buffers.sampling.priority_samplers import importance_weights
 from flowrl.nodes.buffers.sampling.uniform import shortage_error
 from flowrl.nodes.buffers.storage.plan import StoragePlan, input_schema
 from flowrl.nodes.buffers.transforms.transform import TransformPipeline, check_transforms
-from flowrl.nodes.origin import WEIGHTS_COLUMN, collected_at
+from flowrl.nodes.origin import STEP_COLUMN, WEIGHTS_COLUMN, collected_at
 from flowrl.nodes.schedules import linear_decay
 
 # The bytes of each sequence: its first row and length (16), its weight and its metadata.
 SEQUENCE_BYTES = 16 + SAMPLER_BYTES + ROW_METADATA_BYTES
 # The parameters that its learner's policy must know, too.
 SEQUENCE_SETTINGS = ("unroll_steps", "burn_in_steps", "memory_columns")
+ORIGIN_HINT = "write `origin: true` at {source}, so that steps are followed from token to token"
 
 
 class SequenceReplayBuffer(ReplayBuffer):
@@ -124,9 +125,12 @@ class SequenceReplayBuffer(ReplayBuffer):
         return Facts(
             outs={"batches": columns},
             rows={"batches": config.batch_size},
+            needs_rows_each={"priorities": (config.batch_size, "batch_size")},
             ordered={"batches": False},
             replays=frozenset({"batches"}),
             needs_order=frozenset({"data", "demos"}),
+            needs_episodes=frozenset() if STEP_COLUMN in schema else frozenset({"data"}),
+            episode_hints={"data": ORIGIN_HINT},
             sequences={"batches": {name: getattr(config, name) for name in SEQUENCE_SETTINGS}},
             needs=needs,
             memory_bytes=plan.memory_bytes(SEQUENCE_BYTES) + demo_bytes(config, surroundings),

@@ -73,7 +73,7 @@ class Collector(Node):
         """The spec of the linked envs, and the policy for them."""
         spec = join_specs(surroundings.links["envs"])
         require_one_policy(spec)
-        policy = policy_for(config.policy, spec.obs, spec.action)
+        policy = policy_for(config.policy, spec.obs, spec.action, "policy")
         if not spec.takes_options and (options := env_settings(policy.command(Count()))):
             what = f"the envs of a pool take no options of `reset`, and the policy has {', '.join(options)}"
             hint = "leave `reset_options` out, or use another kind of env manager"

@@ -49,7 +49,9 @@ class Evaluator(BaseEvaluator):
         linked = surroundings.links.get("envs")
         spec = join_specs(linked) if linked else env_spec(own_env(config), 1)
         require_one_policy(spec)
-        policy = policy_for(config.policy, spec.obs, spec.action)  # raises if it does not fit
+        policy = policy_for(
+            config.policy, spec.obs, spec.action, "policy"
+        )  # raises if it does not fit
         check_goal(config, spec)
         schema = row_schema(spec.obs, spec.action, info_schema(spec))
         numbers = [name for name, column in spec.info.items() if not column.shape]

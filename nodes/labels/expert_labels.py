@@ -96,7 +96,7 @@ def expert_for(policy: Any, schema: Schema) -> Policy:
         raise UnsoundError(f"the data has no column '{missing}'", "connect a collector or a buffer")
     if "reward" in schema and schema["reward"].shape:
         raise UnsoundError("expert_labels labels single steps, and the rows are unrolls")
-    found = policy_for(policy, obs, action)
+    found = policy_for(policy, obs, action, "policy")
     if not found.acts_without_weights:
         what = f"expert_labels needs a policy with weights of its own; {type(found).__name__.lower()} has none"
         hint = "give it `policy: {type: expert, checkpoint: FILE, trained: {…}}`"

@@ -103,6 +103,7 @@ class Learner(Node):
         if surroundings.runs_here:
             compute_of(config)  # raises if this machine cannot
         _check_compute(config, policy)
+        _check_rows(policy, surroundings)
         if surroundings.group_size > 1:
             _check_group(policy)
         elif config.reduce != "exact":
@@ -111,6 +112,7 @@ class Learner(Node):
         _check_averaged(config, surroundings)
         return Facts(
             outs={"priorities": {"priority": policy.priority_column()}},
+            rows={"priorities": rows["data"]} if "data" in (rows := surroundings.rows) else {},
             needs={"data": policy.learn_columns()},
             sequences={"data": policy.sequence_settings()},
             **weights_facts(dict.fromkeys(("weights", "averaged"), (policy, "policy"))),
@@ -434,6 +436,15 @@ def _check_compute(config: Any, policy: Policy) -> None:
     """Refuse settings of how to compute that the policy does not take."""
     refused = policy.refused_settings if isinstance(policy, Algorithm) else None
     check_settings(config, type(policy).__name__, refused)
+
+
+def _check_rows(policy: Policy, surroundings: Surroundings) -> None:
+    """Refuse tokens of too few rows to learn from."""
+    rows, least = surroundings.rows.get("data"), policy.least_rows
+    if rows is not None and rows * surroundings.group_size < least:
+        what = f"{type(policy).__name__.lower()} learns from {least} rows at least, and a token has {rows}"
+        hint = "let the collector give tokens of more rows (`n_sample`); hundreds are usual"
+        raise UnsoundError(what, hint)
 
 
 def _check_group(policy: Policy) -> None:

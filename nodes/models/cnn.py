@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import PositiveInt
+
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.features import MAX_COLOURS, Layout, image_shapes
@@ -16,19 +18,21 @@ class Cnn(Mlp):
     """Convolutions on each observed image; the features of other observations are appended."""
 
     class Config(Mlp.Config):
-        hidden: list[int] = param([512], "width of each dense layer after the convolutions")
+        hidden: list[PositiveInt] = param([512], "width of each dense layer after the convolutions")
         activation: Activation = param("relu", "activation function after each hidden layer")
         init: Initialisation = param(
             "orthogonal",
             "initial weights: uniform within 1/sqrt(inputs), or orthogonal with zero biases",
         )
-        channels: list[int] = param(
+        channels: list[PositiveInt] = param(
             [32, 64, 64], "output channels of each convolution", min_length=1
         )
-        kernels: list[int] = param(
+        kernels: list[PositiveInt] = param(
             [8, 4, 3], "width and height of each kernel, in pixels", min_length=1
         )
-        strides: list[int] = param([4, 2, 1], "stride of each convolution, in pixels", min_length=1)
+        strides: list[PositiveInt] = param(
+            [4, 2, 1], "stride of each convolution, in pixels", min_length=1
+        )
         layout: Layout = param(
             "auto",
             f"whether channels are the first or last axis; auto: last if its size is {MAX_COLOURS} at most",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import PositiveInt
+
 from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.models.features import feature_leaves, looks_like_image
@@ -17,7 +19,7 @@ class Mlp(LayeredModel):
     """Dense layers, with one trunk for all heads or one for each head."""
 
     class Config(LayeredModel.Config):
-        hidden: list[int] = param([128, 128, 64], "width of each hidden layer")
+        hidden: list[PositiveInt] = param([128, 128, 64], "width of each hidden layer")
         activation: Activation = param("relu", "activation function after each hidden layer")
         norm: Literal[False, True, "batch"] = param(
             False,

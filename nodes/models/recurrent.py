@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pydantic import PositiveInt
+
 from flowrl.core.config import param
 from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.features import feature_leaves, looks_like_image
@@ -26,7 +28,7 @@ class RecurrentModel(LayeredModel):
     """
 
     class Config(LayeredModel.Config):
-        hidden: list[int] = param([], "width of each dense layer before the unit")
+        hidden: list[PositiveInt] = param([], "width of each dense layer before the unit")
         size: int = param(64, "width of the unit's input and of its outputs", ge=1)
         activation: Activation = param("tanh", "activation function after each dense layer")
         init: Initialisation = param(

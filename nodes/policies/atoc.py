@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import PositiveInt
 
 from flowrl.core.batch import Array, Column
 from flowrl.core.config import param, part
@@ -72,10 +73,10 @@ class Atoc(DeterministicActors):
             "model", "the network of Q(o, a) of one agent", shared="model", default=DEFAULT_MODEL
         )
         thought_size: int = param(64, "numbers of a thought", ge=2, multiple_of=2)
-        attention_hidden: list[int] = param(
+        attention_hidden: list[PositiveInt] = param(
             [32], "hidden layers of the attention unit, which says whether to communicate"
         )
-        action_hidden: list[int] = param(
+        action_hidden: list[PositiveInt] = param(
             [64], "hidden layers of the network from both thoughts to an action"
         )
         collaborators: int = param(2, "agents that one gathers, if there are so many others", ge=1)

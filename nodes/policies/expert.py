@@ -46,7 +46,7 @@ class Expert(Policy):
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
-        self.trained = policy_for(self.config.trained, self.obs, self.action)
+        self.trained = policy_for(self.config.trained, self.obs, self.action, "trained")
         if not Path(self.config.checkpoint).is_file():
             what = f"there is no checkpoint '{self.config.checkpoint}'"
             hint = "a run writes them to its folder `checkpoints`"

@@ -124,7 +124,7 @@ def call(network: Network, inputs: Mapping[str, Any]) -> Any:
 
 def learning_policy(config: Any, steps: StepColumns) -> ActorCritic:
     """The policy that learns; raise if the likelihoods of its actions are not known."""
-    policy = policy_for(config.policy, steps.obs, steps.columns["action"])
+    policy = policy_for(config.policy, steps.obs, steps.columns["action"], "policy")
     if not isinstance(policy, ActorCritic) or policy.memory_columns():
         what = f"airl needs the likelihoods of actions, and {type(policy).__name__.lower()} does not give them"
         raise UnsoundError(

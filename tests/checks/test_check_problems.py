@@ -1003,3 +1003,113 @@ def test_an_edge_whose_compression_is_not_installed_names_the_extra(
         "graph: c.data -> d.data: compress is zstd, and the package zstandard is not installed; install it on each "
         "machine of the run: pip install 'flowrl[network]'"
     ]
+
+
+def test_priorities_of_another_number_of_rows_than_a_batch_has_are_refused(problems):
+    """The run failed at the buffer's second firing."""
+    what = "learner.priorities -> buffer.priorities: each token must have"
+    write = "write 'learner.priorities -> split -> buffer.priorities' with the node `split:"
+    shards = "extends: cartpole_dqn_per\nnodes: {buffer: {replicas: 2}"
+    assert problems(shards + "}") == [
+        f"g.yaml:2:9: {what} 128 rows (batch_size), and those of learner.priorities have 256; "
+        f"{write} {{type: rows, parts: 2}}`"
+    ]
+    split = ", split: {type: rows, parts: 2}}\nedges: [learner.priorities -> split -> buffer.priorities]"
+    assert problems(shards + split) == []
+    assert problems(shards + ", learner: {replicas: 2}}") == []  # one to one
+
+
+def test_priorities_of_several_buffers_are_refused_where_one_has_to_take_its_own(problems):
+    [found] = problems("""
+        extends: cartpole_dqn_per
+        nodes: {more: {type: advanced_buffer, size: 1000, batch_size: 32, updates_per_push: 8}}
+        edges: [collector -> more, "buffer, more -> learner"]
+        """)
+    assert found.startswith("g.yaml:3:28: learner.priorities -> buffer.priorities: ")
+    assert (
+        "each token must have 128 rows (batch_size), and those of learner.priorities have 160"
+        in found
+    )
+    assert "`split: {type: rows, first: …, count: 128}`" in found
+
+
+def test_rows_that_tokens_do_not_have_are_refused(problems):
+    def of(split):
+        return problems(f"""
+        extends: cartpole_dqn_per
+        nodes: {{buffer: {{replicas: 2}}, split: {{type: rows, {split}}}}}
+        edges: [learner.priorities -> split -> buffer.priorities]
+        """)
+
+    assert of("parts: 3") == [
+        "g.yaml:2:52: nodes.split: 256 rows cannot be split into 3 equal parts; take a number of rows that is a "
+        "multiple of `parts`"
+    ]
+    assert of("first: 256") == [
+        "g.yaml:2:52: nodes.split: a token has 256 rows, but rows from 256 on are to be emitted; rows count from 0"
+    ]
+    assert of("first: 1, count: 256") == [
+        "g.yaml:2:62: nodes.split: a token has 256 rows, but rows 1 to 257 are to be emitted; rows count from 0"
+    ]
+
+
+def test_an_input_is_not_called_unconnected_if_what_feeds_it_has_a_problem(problems):
+    assert problems("""
+        extends: cartpole_dqn
+        nodes: {demos: {type: demos, path: none.npz}, gail: {type: gail}}
+        edges: [collector -> gail -> buffer, demos -> gail.expert]
+        """) == [
+        "g.yaml:2:30: nodes.demos: the file 'none.npz' does not exist; an npz_writer node writes such files"
+    ]
+
+
+def test_tokens_of_one_row_are_refused_where_advantages_are_normalised(problems):
+    """The policy did not learn: one advantage without its mean is 0."""
+    graph = (
+        "extends: cartpole_ppo\nnodes: {collector: {n_sample: 1}}\npolicy: {normalise_advantages: "
+    )
+    assert problems(graph + "true}") == [
+        "g.yaml:3:1: nodes.learner: ppo learns from 2 rows at least, and a token has 1; let the collector give "
+        "tokens of more rows (`n_sample`); hundreds are usual"
+    ]
+    assert problems(graph + "false}") == []
+
+
+def test_an_output_that_must_be_connected_is_proposed_before_optional_ones(problems):
+    found = problems("extends: cartpole_dqn\nnodes: {rnd: {type: rnd}}")
+    assert "add 'collector.data -> rnd.data'" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "problem"),
+    [
+        (
+            "{type: r2d2, unroll_steps: 8, burn_in_steps: 9}",
+            "g.yaml:2:22: policy: 9 of 8 steps are burn-in, so no step is learned from; make `unroll_steps` larger",
+        ),
+        (
+            "{model: {type: gru}}",
+            "g.yaml:2:10: policy: dqn learns from single steps, and the model is recurrent; take an mlp, or the policy "
+            "r2d2, or ppo with `unroll_steps`",
+        ),
+        (
+            "{model: {hidden: [64, 0]}}",
+            "g.yaml:2:31: policy.model.hidden.1 is 0; expected greater than 0",
+        ),
+    ],
+)
+def test_a_mistake_in_a_shared_policy_is_one_problem_where_the_policy_is_written(
+    problems, policy, problem
+):
+    assert problems(f"extends: cartpole_dqn\npolicy: {policy}") == [problem]
+
+
+def test_a_share_of_demonstrations_that_priorities_decide_is_refused(problems):
+    graph = """
+        extends: mountaincar_dqfd
+        nodes: {buffer: {demo_share: 0.5}}
+        """
+    assert problems(graph) == [
+        "g.yaml:2:18: nodes.buffer: `demo_share` has no effect with `demo_draw: priority`, which draws by priorities "
+        "alone; leave it out"
+    ]

@@ -113,6 +113,15 @@ def test_buffers_that_look_for_the_rows_after_a_row_need_the_order_too() -> None
     assert any("buffer.data needs rows in the order of time" in problem for problem in found)
 
 
+def test_sequences_that_would_end_with_each_token_are_refused() -> None:
+    """With as many envs as rows in a token, each sequence had one step, and the burn-in left nothing to learn from."""
+    graph = {"extends": "hiddencartpole_r2d2", "nodes": {"collector": {"origin": False}}}
+    assert [str(problem) for problem in check(load_data(graph)).problems] == [
+        "graph: buffer.data needs whole episodes, and collector.data gives tokens that end within them; write "
+        "`origin: true` at collector, so that steps are followed from token to token"
+    ]
+
+
 def test_dqn_takes_rows_in_any_order() -> None:
     assert problems({}, extends="cartpole_dqn") == []
 

@@ -315,6 +315,11 @@ def test_params_stand_for_values_of_every_type(checked):
         ("{rate: 1}", "1", "1:10: params: 'rate' is used nowhere; write ${rate} where it is meant"),
         ("3", "1", "1:9: params: expected a mapping of names to values; params: {width: 64}"),
         ("{rate: [1]}", "'1${rate}'", "2:40: '${rate}' is not a single value; use it alone"),
+        (
+            "{rate: '${late}', late: 1}",
+            "'${rate}'",
+            "1:16: '${late}': 'late' comes later; a parameter may use those that are written before it",
+        ),
     ],
 )
 def test_wrong_params_are_reported(problems, params, use, message):
@@ -520,3 +525,26 @@ def test_problems_have_locations_and_do_not_depend_on_the_hash_seed(write):
     }
     assert len(message) == 1
     assert "limits: unknown key 'b'" in message.pop()
+
+
+def test_a_data_file_is_found_beside_the_graph_that_is_extended(checked, write, tmp_path):
+    """`extends: cartpole_dqn` finds the bundled demonstrations, as the pages show it."""
+    assert checked("""
+        extends: cartpole_dqn
+        nodes: {demos: {type: demos, path: cartpole_demos.npz}}
+        edges: [demos -> buffer.demos]
+        """).ok
+
+
+def test_a_data_file_beside_the_graph_is_taken_before_that_of_the_graph_that_is_extended(
+    checked, tmp_path
+):
+    text = """
+        extends: cartpole_dqn
+        nodes: {demos: {type: demos, path: cartpole_demos.npz}}
+        edges: [demos -> buffer.demos]
+        """
+    own = tmp_path / "cartpole_demos.npz"
+    own.write_bytes(b"no archive")
+    [problem] = checked(text).problems
+    assert str(own) in problem.what

@@ -191,6 +191,12 @@ def test_minibatches_have_every_row_once_with_nested_observations() -> None:
             "twin scales its actions to their bounds; .*wrap the env, so that its actions are",
             "policy",
         ),
+        (
+            lambda: twin(Column("float32", (2,), low=[-1.0, 1.0], high=[1.0, 1.0])),
+            "to their bounds; component 1 of the env's actions is always 1; wrap the env",
+            "policy",
+        ),
+        (lambda: twin(Column("int64", (2,), n=2)), "takes int64.*; try ppo$", "policy"),
         (lambda: twin(model=Gru()), "twin learns from single steps, and the model is rec", "model"),
         (
             lambda: Dqn(obs=OBS, action=CONTINUOUS),

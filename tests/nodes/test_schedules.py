@@ -132,6 +132,8 @@ def test_a_partial_schedule_with_another_unit_loses_that_of_its_default() -> Non
         ({"epsilon": {"strat": 0.5}}, "a schedule has no key 'strat'; did you mean 'start'"),
         ({"epsilon": "high"}, r"'high' is neither a number nor a schedule, \{start: 0.95, end: "),
         ({"epsilon": True}, "True is neither a number nor a schedule"),
+        ({"lr": float("nan")}, r"^Dqn\.lr: nan is not a finite number$"),
+        ({"lr": float("inf")}, r"^Dqn\.lr: inf is not a finite number$"),
         (
             {"epsilon": {"env_steps": 10, "episodes": 5}},
             "needs one of env_steps, train_iters, episodes; it has env_steps and episodes .`env_steps: null`",

@@ -12,7 +12,7 @@ import pytest
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context, MetricsRecord
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.node import Facts, Surroundings, UnsoundError
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.sampling.prioritised_ring import BOOKKEEPING
@@ -435,3 +435,24 @@ def test_a_run_writes_the_metrics_that_the_docs_list(tmp_path: Path) -> None:
     for name in ("use", "priority", "age_iters"):
         assert metrics[f"{name}_min"] <= metrics[f"{name}_mean"] <= metrics[f"{name}_max"]
     assert metrics["age_iters_max"] > 0
+
+
+@pytest.mark.parametrize(
+    ("params", "what"),
+    [
+        ({"updates_per_push": 8, "batch_size": 4}, "4 rows are drawn for each row that arrives"),
+        ({"samples_per_insert": 3.5}, "3.5 rows are drawn .*or lower `samples_per_insert`"),
+    ],
+)
+def test_more_draws_of_each_row_than_it_may_be_used_for_are_refused(
+    params: dict[str, Any], what: str
+) -> None:
+    def facts(max_use: int) -> Facts:
+        config = AdvancedReplayBuffer.Config(max_use=max_use, replace=False, policy=None, **params)
+        inputs = {"data": SCHEMA, "priorities": PRIORITY}
+        known = Surroundings(inputs, {}, frozenset({"batches"}), rows={"data": 8})
+        return AdvancedReplayBuffer.describe(config, known)
+
+    with pytest.raises(UnsoundError, match=what):
+        facts(3)
+    assert facts(4).rows == {"batches": params.get("batch_size", 64)}

@@ -88,3 +88,56 @@ def test_describe_states_the_columns_memory_and_needs() -> None:
     assert (facts.rows, facts.memory_bytes) == ({"batches": 16}, 800)
     with pytest.raises(UnsoundError, match="batches of 64 rows are taken from at most 9"):
         describe({"data": schema}, size=9)
+
+
+def facts_of(token_rows: int, **params: Any) -> Any:
+    inputs = {"data": {"reward": Column("float32")}}
+    known = Surroundings(inputs, {}, frozenset(), rows={"data": token_rows})
+    return QueueBuffer.describe(QueueBuffer.Config(policy=None, **params), known)
+
+
+@pytest.mark.parametrize(
+    ("arriving", "params", "what"),
+    [
+        (
+            256,
+            {"batch_size": 100, "updates_per_push": 2},
+            "and 200 leave it .* so it would overflow",
+        ),
+        (256, {"batch_size": 100, "updates_per_push": 4}, "and 400 leave .* would run out of rows"),
+        (
+            128,
+            {"batch_size": 64, "updates_per_push": 2, "max_use": 2},
+            "take `updates_per_push: 4`",
+        ),
+        (100, {"batch_size": 64}, "take `batch_size: 100` and `updates_per_push: 1`"),
+    ],
+)
+def test_a_queue_that_more_or_fewer_rows_enter_than_leave_is_refused(
+    arriving: int, params: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(UnsoundError, match=what):
+        facts_of(arriving, **params)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4))
+def test_the_rows_that_a_queue_needs_at_first_are_just_enough(
+    updates: int, uses: int, per_use: int
+) -> None:
+    size = per_use * uses  # so that a whole number of rows leaves with each token
+    arriving = updates * per_use
+    facts = facts_of(arriving, batch_size=size, updates_per_push=updates, max_use=uses)
+    needed, _ = facts.needs_rows["data"]
+
+    def lasts(first: int) -> bool:
+        node = QueueBuffer(batch_size=size, updates_per_push=updates, max_use=uses)
+        node.push(rows(*range(first - arriving)) if first > arriving else rows())
+        try:
+            for _ in range(2 * uses):
+                node.fire(rows(*range(min(first, arriving))))
+        except ValueError:
+            return False
+        return True
+
+    assert lasts(needed)
+    assert needed == arriving or not lasts(needed - 1)
