@@ -142,6 +142,6 @@ def test_the_loss_of_an_elastic_host_does_not_concern_relays(tmp_path: Path) -> 
         result = run.run()
     assert len(run.sites.layout.relays) == len(HOSTS)
     assert result.recoveries == 0
-    assert result.snapshot_rounds > 20
+    assert (result.snapshot_rounds or 0) > 20
     assert any(line.startswith("site 'b:w' was lost") for line in result.happened)
     assert result.digest == serial["digest"]
