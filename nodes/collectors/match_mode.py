@@ -106,10 +106,11 @@ class MatchMode:
         """Map observations (B, …) of the rows `ids`, and their memory, to the columns (B, …)."""
         rows = range(len(obs)) if self.ids is None else self.ids.tolist()
         columns = {n: np.zeros((len(rows), *c.shape), c.dtype) for n, c in self._columns.items()}
+        remembered = memory or {}
         for k, row in enumerate(rows):
             seat = self.seats[row]
             assert seat is not None  # every row that acts is in a match
-            known = {name: array[k : k + 1].copy() for name, array in (memory or {}).items()}
+            known = {name: remembered[name][k : k + 1].copy() for name in seat.player.memory}
             output = seat.act(obs[k : k + 1].copy(), known)
             for name in columns.keys() & output.keys():
                 columns[name][k] = output[name][0]
