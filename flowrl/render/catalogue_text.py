@@ -33,6 +33,7 @@ _TITLES = {
     StateOut: "States",
     Service: "Services",
 }
+_STARS: Mapping[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 
 
 def show_catalogue() -> str:
@@ -163,7 +164,7 @@ def _arguments(found: Any) -> list[tuple[str, ...]]:
 
 
 def _argument_name(p: Parameter) -> str:
-    return {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}.get(p.kind, "") + p.name
+    return _STARS.get(p.kind, "") + p.name
 
 
 def _argument_type(p: Parameter) -> str:
@@ -175,7 +176,7 @@ def _argument_type(p: Parameter) -> str:
 def _argument_default(p: Parameter) -> str:
     if p.default is not Parameter.empty:
         return f"= {shortened_repr(p.default)}"
-    return "" if p.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) else "required"
+    return "" if p.kind in _STARS else "required"
 
 
 def _ports(ports: Mapping[str, Port]) -> Iterator[list[str]]:
