@@ -32,7 +32,7 @@ def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Pr
         for port, kind in spec.cls.ports.items():
             is_checked = not kind.optional and name not in incomplete
             ref = PortRef(name, port)
-            if not is_checked or ref in connected:
+            if not is_checked or ref in connected or _has_substitute(spec, kind, connected):
                 continue
             if edge := replacing.get(ref):
                 yield _replaced_output(edge, ref)
@@ -40,6 +40,16 @@ def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Pr
                 yield _unconnected_port(ports, spec, port, kind)
     yield from _shared_service_problems(graph)
     yield from _link_cycle_problems(graph)
+
+
+def _has_substitute(spec: NodeSpec, kind: Port, connected: Container[PortRef]) -> bool:
+    """Whether a node shows another state in the place of this one, such as averaged weights."""
+    others = (
+        p
+        for p, other in spec.cls.ports.items()
+        if isinstance(other, StateOut) and other.type == kind.type
+    )
+    return isinstance(kind, StateOut) and any(PortRef(spec.name, p) in connected for p in others)
 
 
 def _replaced_output(edge: Edge, ref: PortRef) -> Problem:

@@ -61,12 +61,15 @@ def load_written_graph(arguments: Namespace) -> Graph:
 
 def settings(arguments: Namespace) -> dict[str, str]:
     """The values of --set by their keys."""
-    settings = {}
+    settings: dict[str, str] = {}
     for text in arguments.sets:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {text}: expected KEY=VALUE, such as learner.lr=3e-4")
-        settings[key.strip()] = value
+        if settings.setdefault(key.strip(), value) != value:
+            raise UsageError(
+                f"--set {text}: {key.strip()} is set to {settings[key.strip()]}, too; set it once"
+            )
     return settings
 
 

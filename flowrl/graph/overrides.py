@@ -186,6 +186,8 @@ class Overrides:
         for path, value in self.pending:
             what = f"there is no node or section '{path[0]}'"
             named = _settings_named(path[0], nodes) if len(path) == 1 else []
+            if path[0] == "nodes" and len(path) > 1:  # as in the file
+                named = [".".join(path[1:])]
             hint = f"did you mean {' or '.join(map(repr, named[:MOST_NAMED]))}?" if named else ""
             self.problems.add(value.location, what, hint or spelling_hint(path[0], known))
 

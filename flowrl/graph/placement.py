@@ -143,7 +143,10 @@ def _parse_assignments(text: str) -> dict[str, str]:
                 f"--placement {text}: needs are not written on the command line; write them in the graph "
                 f"(`placements`) or in a file: '{name}: {{gpus: 1}}'"
             )
-        found[name] = place
+        if found.setdefault(name, place) != place:
+            raise UsageError(
+                f"--placement {text}: '{name}' is put at {found[name]} and at {place}; name it once"
+            )
     return found
 
 

@@ -59,7 +59,7 @@ TOKEN_BUFFER_BYTES = 1 << 16
 def create_run_folder(graph: str, seed: int, out: str | Path | None) -> Path:
     """Create the folder of a new run: `out`, or runs/<graph>-seed<seed>-<time>."""
     if out is not None:
-        path = Path(out)
+        path = _named_folder(out)
         with explain_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             try:
@@ -78,7 +78,7 @@ def create_seeds_folder(graph: str, seeds: Sequence[int], out: str | Path | None
     if out is None:
         stem = f"{graph}-seeds{min(seeds)}-{max(seeds)}-{time.strftime('%Y%m%d-%H%M%S')}"
         return _create_folder_in_runs(stem)
-    path = Path(out)
+    path = _named_folder(out)
     with explain_disk_errors(path):
         path.mkdir(parents=True, exist_ok=True)
     for run in (path, *(path / f"seed{seed}" for seed in seeds)):
@@ -87,6 +87,13 @@ def create_seeds_folder(graph: str, seeds: Sequence[int], out: str | Path | None
                 f"--out {path}: {run} already contains a run; choose another folder, or remove it"
             )
     return path
+
+
+def _named_folder(out: str | Path) -> Path:
+    """The folder that `--out` names. An empty text is the value of a variable that is not set."""
+    if out == "":
+        raise UsageError("--out is empty; name a folder, '.' for this one, or leave it out")
+    return Path(out)
 
 
 def _create_folder_in_runs(stem: str) -> Path:

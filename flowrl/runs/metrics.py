@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.errors import UsageError
-from flowrl.runs.folder import METRICS_FILE, read_jsonl
+from flowrl.runs.folder import METRICS_FILE, SUMMARY_FILE, read_jsonl
 
 WORDS = ("node", "role")  # all other values of a row are numbers
 
@@ -40,6 +40,8 @@ def _read_rows(run: Path) -> list[dict[str, Any]]:
     """The reports with their numbers as numbers: the file has NaN and infinity as texts."""
     path = run / METRICS_FILE
     if not path.is_file():
+        if (run / SUMMARY_FILE).is_file():  # it ended before a node reported anything
+            return []
         raise UsageError(f"{run}: has no {METRICS_FILE}; expected the folder of a run that began")
     return [
         {name: value if name in WORDS else _number(value) for name, value in row.items()}

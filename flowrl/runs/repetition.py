@@ -130,8 +130,7 @@ def _continue(
     except FlowError as error:
         return Continuation(begun.snapshot_rounds, (str(error),))
     differences = compare_runs(whole, result)
-    one, two = (Path(r.run_dir) / METRICS_FILE for r in (whole, result))
-    if not filecmp.cmp(one, two, shallow=False):
+    if not _are_equal(*(Path(r.run_dir) / METRICS_FILE for r in (whole, result))):
         differences.append(f"{METRICS_FILE}: other metrics")
     if differences:
         differences += result.happened
@@ -206,3 +205,10 @@ def _cause(is_repeatable: bool) -> str:
     if is_repeatable:
         return "two runs on one site are equal, so the difference is that of the placement"
     return "two runs on one site differ, too"
+
+
+def _are_equal(one: Path, two: Path) -> bool:
+    """Whether two files are equal. A run in which no node has reported anything has no file of metrics."""
+    if not one.exists() or not two.exists():
+        return one.exists() == two.exists()
+    return filecmp.cmp(one, two, shallow=False)

@@ -48,6 +48,7 @@ from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.launched_sites import SiteLost
 from flowrl.runtime.status import NodeStats
 
+CRASH_PREFIX = "crash-"  # of the names of files with the episode of an env that failed
 SLOW_CLOSE_S = 5.0
 SLOW_CLOSE = "the nodes take long to close; Ctrl-C leaves them as they are and keeps the result"
 STATUS_OF_REASON: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
@@ -397,6 +398,11 @@ class Run:
                 tape_name, tape = failed_firing_tape(self.graph, error.failed_firing)
                 path = shlex.quote(str(folder.path / tape_name))
                 self.hints += (f"`flowrl replay {path}` fires '{error.node}' again as it failed",)
+        files = {} if interrupted else {Path(n).name: t for n, t in attached_files(error).items()}
+        for name in files:
+            if name.startswith(CRASH_PREFIX):
+                path = shlex.quote(str(folder.path / name))
+                self.hints += (f"`flowrl replay {path}` plays the episode again that failed",)
         why = "stopped at once" if interrupted else str(error)
         self.ended = self.result("interrupted" if interrupted else "failed", why)
         with contextlib.suppress(RunError):  # such as of a full disk, which may be the first error
@@ -404,8 +410,8 @@ class Run:
             folder.end_tensorboard(success=interrupted)
             if not interrupted:
                 folder.write_text(ERROR_FILE, "".join(traceback.format_exception(error)))
-                for name, text in attached_files(error).items():
-                    folder.write_text(Path(name).name, text)
+                for name, text in files.items():
+                    folder.write_text(name, text)
                 if tape:
                     folder.write_bytes(tape_name, tape)
 

@@ -1113,3 +1113,14 @@ def test_a_share_of_demonstrations_that_priorities_decide_is_refused(problems):
         "g.yaml:2:18: nodes.buffer: `demo_share` has no effect with `demo_draw: priority`, which draws by priorities "
         "alone; leave it out"
     ]
+
+
+def test_averaged_weights_may_be_the_only_ones_that_are_read(problems):
+    assert (
+        problems("""
+        extends: cartpole_bc
+        nodes: {learner: {hooks: [averaged_weights]}}
+        edges: ["learner.averaged -> evaluator.weights": {every: 10}]
+        """)
+        == []
+    )

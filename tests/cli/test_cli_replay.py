@@ -41,7 +41,8 @@ def test_a_failed_runs_folder_holds_a_crash_file_that_can_be_replayed(
     (crash,) = (tmp_path / "run").glob("crash-envs-*.json")
     crash_data: dict[str, Any] = json.loads(crash.read_text())
     assert crash_data["what"] == "step raised ZeroDivisionError: the simulator fell over"
-    capsys.readouterr()
+    hints = json.loads(capsys.readouterr().out)["warnings"]
+    assert hints == [f"`flowrl replay {crash}` plays the episode again that failed"]
     assert main(["replay", str(crash)]) == 0
     assert "it failed again: ZeroDivisionError" in capsys.readouterr().out
 

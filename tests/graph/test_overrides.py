@@ -184,6 +184,11 @@ def test_a_node_of_a_part_graph_is_set_by_its_full_name(write, checked):
             "--set lerner.lr=1: there is no node or section 'lerner'; did you mean 'learner'?",
         ),
         (
+            "nodes.learner.lr",
+            "1",
+            "--set nodes.learner.lr=1: there is no node or section 'nodes'; did you mean 'learner.lr'?",
+        ),
+        (
             "learner.lrr",
             "1",
             "--set learner.lrr=1: 'learner' has no parameter 'lrr'; did you mean 'lr'?",

@@ -133,6 +133,10 @@ def test_a_placement_may_be_a_file(graph: Graph, tmp_path: Path) -> None:
             "--placement sink=: 'sink=' is not node=place; write collector=process,learner=thread",
         ),
         (
+            "sink=thread,sink=process",
+            "--placement sink=thread,sink=process: 'sink' is put at thread and at process; name it once",
+        ),
+        (
             "sink=a b",
             "--placement sink=a b: 'sink' is put at 'a b'; expected thread, process or a host",
         ),

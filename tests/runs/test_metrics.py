@@ -61,6 +61,11 @@ def test_without_pandas_a_data_frame_says_what_to_install(
         result.metrics_data_frame()
 
 
+def test_a_run_that_ended_before_the_first_report_has_no_metrics(tmp_path: Path) -> None:
+    result = load(toy_graph(NODES, EDGES)).run(train_iters=1, out=tmp_path / "r", quiet=True)
+    assert result.metrics() == {}
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"has no metrics\.jsonl; expected the folder of a run"):
         metric_columns(tmp_path)
