@@ -61,15 +61,12 @@ def load_written_graph(arguments: Namespace) -> Graph:
 
 def settings(arguments: Namespace) -> dict[str, str]:
     """The values of --set by their keys."""
-    settings: dict[str, str] = {}
+    settings = {}
     for text in arguments.sets:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {text}: expected KEY=VALUE, such as learner.lr=3e-4")
-        if settings.setdefault(key.strip(), value) != value:
-            raise UsageError(
-                f"--set {text}: {key.strip()} is set to {settings[key.strip()]}, too; set it once"
-            )
+        settings[key.strip()] = value
     return settings
 
 

@@ -163,10 +163,6 @@ def test_time_ends_a_run_and_says_how_to_end_there_again(flowrl: Flowrl) -> None
             "--out is empty; name a folder, '.' for this one, or leave",
         ),
         (["run", "g.yaml", "--set", "l"], "--set l: expected KEY=VALUE"),
-        (
-            ["run", "g.yaml", "--set", "e.goal=3", "--set", "e.goal=4"],
-            "--set e.goal=4: e.goal is set to 3, too; set it once",
-        ),
         (["run", "g.yaml", "--set", "e.gaol=3"], "did you mean 'goal'?"),
         (["run", "g.yaml", "--set", "f.goal=3"], "there is no node or section 'f'"),
         (["run"], "the following arguments are required: GRAPH"),
