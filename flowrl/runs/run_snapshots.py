@@ -140,6 +140,8 @@ class RunSnapshots:
         self.newest: WrittenSnapshot | None = None  # or the one from which the run continues
         self.stored_rounds: int | None = None
         self.problems: list[str] = []
+        self._failed_writes = 0  # in a row
+        self._failing = 0, ""  # the place of their problem, and its text
         self._facts, self._mark, self._warn = facts, mark, warn
         self._writer = SnapshotWriter(run, keep)
         self._folder = run / FOLDER
@@ -169,6 +171,16 @@ class RunSnapshots:
         self.problems.append(f"no snapshot was saved: {problem}")
         self._warn(self.problems[-1])
 
+    def _note_failed_write(self, problem: str) -> None:
+        """Add the problem of a write; those of further writes in a row, such as on a full disk, are only counted."""
+        self._failed_writes += 1
+        if self._failed_writes == 1:
+            self._add_problem(problem)
+            self._failing = len(self.problems) - 1, self.problems[-1]
+        else:
+            index, text = self._failing
+            self.problems[index] = f"{text} (and {self._failed_writes - 1} more)"
+
     def remove_precautions(self) -> None:
         """Remove the snapshots of a run that has ended well, unless somebody has asked for one."""
         if self._are_precautions and not self.schedule.was_requested and self.newest is not None:
@@ -194,8 +206,9 @@ class RunSnapshots:
                 digest = self._writer.write(snapshot, self._facts)
                 self.newest = WrittenSnapshot(snapshot.rounds, digest)
                 self.stored_rounds = snapshot.rounds
+                self._failed_writes = 0
             except OSError as error:
-                self._add_problem(
+                self._note_failed_write(
                     f"{self._folder}: cannot be written: {error.strerror or error}; the run goes on"
                 )
             except Exception as error:  # the run must not end because of it

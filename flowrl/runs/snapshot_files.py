@@ -26,6 +26,7 @@ from flowrl.core.errors import RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count
+from flowrl.core.wording import size_text
 from flowrl.runs.snapshot_pieces import (
     CHECKSUM,
     PIECES,
@@ -188,7 +189,7 @@ class SnapshotWriter:
                 needed += array.nbytes * sum(new) // max(len(new), 1)
         free = shutil.disk_usage(self.folder).free
         if free < needed + FREE_BYTES:
-            have = f"{free / 2**20:,.0f} MB are free, and {needed / 2**20:,.0f} MB are needed"
+            have = f"{size_text(free)} are free, and {size_text(needed + FREE_BYTES)} are needed"
             raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({have})")
 
     def _put_in_place(self, partial: Path, final: Path) -> None:

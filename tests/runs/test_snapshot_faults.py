@@ -233,3 +233,12 @@ def test_a_slow_or_failing_disk_does_not_hold_up_the_run(
     assert snapshots.end()
     assert "cannot be written: Input/output error; the run goes on" in warnings[0]
     assert snapshots.newest.rounds == 5
+    for rounds in (7, 8):  # a disk that is full stays so
+        snapshots.write(snapshot(rounds))
+    assert snapshots.end()
+    assert len(warnings) == 1
+    assert snapshots.problems == [f"{warnings[0]} (and 2 more)"]
+    monkeypatch.setattr(os, "fsync", sync)
+    snapshots.write(snapshot(9))
+    assert snapshots.end()
+    assert snapshots.newest.rounds == 9

@@ -183,7 +183,7 @@ def test_a_full_disk_is_seen_before_anything_is_written(
     monkeypatch.setattr(
         snapshot_files.shutil, "disk_usage", lambda path: type("", (), {"free": 1 << 20})
     )
-    with pytest.raises(OSError, match="MB are needed") as caught:
+    with pytest.raises(OSError, match=r"\(1\.0 MB are free, and 75\.5 MB are needed\)") as caught:
         write(tmp_path, 6)
     assert caught.value.errno == errno.ENOSPC
     assert len(pieces(tmp_path)) == 3
