@@ -311,6 +311,11 @@ class Algorithm(Policy):
     def learns_from_unrolls(self) -> bool:
         return self.config_unroll_steps is not None
 
+    @property
+    def least_rows(self) -> int:
+        """Two, if its networks learn the statistics of a batch: one row has no deviation."""
+        return 2 if self.learns_batch_statistics else 1
+
     def sequence_settings(self) -> dict[str, Any]:
         if self.unrolls != "always":
             return {}

@@ -443,7 +443,7 @@ def _check_rows(policy: Policy, surroundings: Surroundings) -> None:
     rows, least = surroundings.rows.get("data"), policy.least_rows
     if rows is not None and rows * surroundings.group_size < least:
         what = f"{type(policy).__name__.lower()} learns from {least} rows at least, and a token has {rows}"
-        hint = "let the collector give tokens of more rows (`n_sample`); hundreds are usual"
+        hint = "give it more rows (`n_sample` of a collector, `batch_size` of a buffer); hundreds are usual"
         raise UnsoundError(what, hint)
 
 

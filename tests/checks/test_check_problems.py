@@ -1069,10 +1069,12 @@ def test_tokens_of_one_row_are_refused_where_advantages_are_normalised(problems)
         "extends: cartpole_ppo\nnodes: {collector: {n_sample: 1}}\npolicy: {normalise_advantages: "
     )
     assert problems(graph + "true}") == [
-        "g.yaml:3:1: nodes.learner: ppo learns from 2 rows at least, and a token has 1; let the collector give "
-        "tokens of more rows (`n_sample`); hundreds are usual"
+        "g.yaml:3:1: nodes.learner: ppo learns from 2 rows at least, and a token has 1; give it more rows "
+        "(`n_sample` of a collector, `batch_size` of a buffer); hundreds are usual"
     ]
     assert problems(graph + "false}") == []
+    [found] = problems("extends: pendulum_crossq\nnodes: {buffer: {batch_size: 1}}")  # it failed
+    assert "nodes.learner: crossq learns from 2 rows at least, and a token has 1; " in found
 
 
 def test_an_output_that_must_be_connected_is_proposed_before_optional_ones(problems):
