@@ -20,7 +20,9 @@ Changed = Mapping[tuple[str, str], Mapping[int, PieceVersion]]  # and the index 
 class StoredPieces:
     """Copies the pieces of live arrays that have changed since the newest stored snapshot."""
 
-    def __init__(self) -> None:
+    def __init__(self, copies: int = 1) -> None:
+        """`copies` are the copies of a piece that may be in memory at a time, until it is written."""
+        self._copies = copies
         self._stored: int | None = None  # the completed rounds of the newest stored snapshot
         self._versions: dict[int, Versions] = {}  # by completed rounds
 
@@ -40,7 +42,7 @@ class StoredPieces:
         }
         versions = {path: array.piece_versions() for path, array in live.items()}
         changed = {path: self._changed(path, found) for path, found in versions.items()}
-        _require_memory(changed)
+        _require_memory(changed, self._copies)
         self._remember(rounds, versions)
         return {key: self._copied(key, saved, changed) for key, saved in parts.items()}
 
@@ -71,10 +73,10 @@ class StoredPieces:
             del self._versions[number]
 
 
-def _require_memory(changed: Changed) -> None:
+def _require_memory(changed: Changed, copies: int) -> None:
     """Refuse copies that exceed the free memory, for which the system would kill a process."""
     sizes = {path: sum(v.nbytes for v in found.values()) for path, found in changed.items()}
-    needed, free = sum(sizes.values()), free_memory_bytes()
+    needed, free = copies * sum(sizes.values()), free_memory_bytes()
     if free is not None and needed > free:
         key, _ = max(sizes, key=lambda path: sizes[path])
         problem = MemoryError(

@@ -70,7 +70,7 @@ class CoordinatorMessages:
         self.standstill = 0  # the number of the last one that was asked for
         # What the sites have sent that all stand still, once they do.
         self.sent_tokens: Mapping[str, int] | None = None
-        self.stored_pieces = StoredPieces()
+        self.stored_pieces = StoredPieces(copies=2)  # one here, and one with the coordinator
         self.parts_to_load: LoadParts | None = None
         self.run_to_join: JoinRun | None = None
         self.results_requested = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from flowrl.core import array_pieces
 from flowrl.core.array_pieces import ArrayPieces
 from flowrl.core.batch import Array
+from flowrl.core.errors import NodeError
 from flowrl.core.saved_state import SavedState
 from flowrl.nodes.buffers.storage import frame_pool
 from flowrl.nodes.buffers.storage.compressed import CompressedStorage
@@ -192,3 +194,18 @@ def test_arrays_that_a_ring_may_not_keep_are_copied(why: str, storage: str, tmp_
     for name, column in state["columns"].items():
         np.testing.assert_array_equal(column, before[name])
     ring.close()
+
+
+@pytest.mark.parametrize(("copies", "is_refused"), [(1, False), (2, True)])
+def test_copies_that_do_not_fit_into_free_memory_are_not_made(
+    monkeypatch: pytest.MonkeyPatch, copies: int, is_refused: bool
+) -> None:
+    ring = make_ring(MemoryStorage(), False)
+    ring.push(rows(0, SIZE), use=0)
+    live = {"node/buffer": SavedState.of({"state": ring.state_dict(live=True)})}
+    copied = StoredPieces().copy_changed(1, live)["node/buffer"].pieces.values()
+    needed = sum(piece.nbytes for array in copied for piece in array.pieces.values())
+    monkeypatch.setattr(stored_pieces, "free_memory_bytes", lambda: needed * 3 // 2)
+    refused = pytest.raises(NodeError, match="GB are free; save snapshots more often")
+    with refused if is_refused else nullcontext():
+        StoredPieces(copies).copy_changed(1, live)
