@@ -55,11 +55,11 @@ def weights_problems(graph: Graph, describer: NodeDescriber) -> Iterator[Problem
         if wrong := _different_spaces(learned, seen):
             yield _other_spaces(graph, describer, use, wrong)
             continue
-        networks = learner.networks.get(use.source.port), reader.networks.get(use.key)
-        if networks[0] is None or networks[1] is None:
+        trained, used = learner.networks.get(use.source.port), reader.networks.get(use.key)
+        if trained is None or used is None:
             continue
-        if differences := _different_settings(networks[0], networks[1]):
-            yield _other_network(graph, use, networks[0], networks[1], differences)
+        if differences := _different_settings(trained, used):
+            yield _other_network(graph, use, trained, used, differences)
         elif use.name:
             yield from _missing_settings(graph, use, learner, reader)
 

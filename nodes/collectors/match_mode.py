@@ -7,7 +7,7 @@ and not on the other matches that are played meanwhile; networks return other bi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,7 @@ class Player:
                 f"it must be {self.policy.action} for each"
             )
         after = {name: output[column] for column, name in self.memory_names.items()}
+        others: Iterable[tuple[str, Array]]
         others = output.items() if self.gives_rows else [("action", output["action"])]
         return {**{n: a for n, a in others if n not in self.memory_names}, **after}
 
