@@ -131,7 +131,8 @@ class MatchCollector(Collector):
     @classmethod
     def own_player(cls, config: Any) -> str | None:
         """The player that learns, by its name; None: the league has one."""
-        return config.player  # type: ignore[no-any-return]
+        player: str | None = config.player
+        return player
 
     @classmethod
     def policies_of_players(cls, config: Any, spec: EnvSpec) -> PlayerPolicies:
