@@ -352,6 +352,9 @@ class LearnedRewardModel(RewardModel):
         if model.memory_columns() or model.keeps_batch_statistics(columns):
             what = f"the network '{name}' of {cls.type_name()} can neither be recurrent nor normalise by batches"
             raise UnsoundError(what, "take an mlp or a cnn, or `type: auto`", "model")
+        if getattr(model.config, "noisy", False):
+            what = f"the network '{name}' of {cls.type_name()} does not act, so its noise is never drawn"
+            raise UnsoundError(what, "leave out `noisy`", "model")
         return replace(net, model=model)
 
     @staticmethod

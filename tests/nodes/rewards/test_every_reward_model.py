@@ -11,6 +11,7 @@ from flowrl.core.batch import Batch, Column, Schema
 from flowrl.core.context import MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.state import Clock, Count
+from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.recurrent import Gru
 from tests.nodes.learn_modes import poison, same_bits
 from tests.nodes.rewards.reward_models import (
@@ -183,6 +184,12 @@ def test_training_changes_the_bonus_of_the_same_rows(name: str) -> None:
         fire(node, rows())
     one, other = (fire(node, rows())["reward"] for node in (trained, untrained))
     assert not np.array_equal(one, other)
+
+
+@each_learned
+def test_a_noisy_model_is_refused(name: str) -> None:
+    with pytest.raises(UnsoundError, match="does not act, so its noise is never drawn; leave out"):
+        facts(name, schema_of(), model=Mlp(hidden=[8], noisy=True))
 
 
 @each_learned
