@@ -57,7 +57,10 @@ def test_vtrace_corrects_for_replayed_rows() -> None:
 
 
 def test_a_queue_does_not_replay() -> None:
-    assert problems("cartpole_ppo", {"type": "queue_buffer", "batch_size": 64}) == []
+    assert (
+        problems("cartpole_ppo", {"type": "queue_buffer", "batch_size": 64, "updates_per_push": 4})
+        == []
+    )
 
 
 def test_the_rows_of_an_expert_may_be_replayed() -> None:

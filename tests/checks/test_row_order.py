@@ -16,6 +16,7 @@ from flowrl.graph.loading import load_data, load_graph
 
 HERE = __name__
 BUFFER = {"batch_size": 64, "updates_per_push": 1}
+QUEUE = {"batch_size": 64, "updates_per_push": 4}  # as many rows leave it as arrive
 
 
 @as_node
@@ -72,7 +73,7 @@ def test_ppo_is_refused_behind_what_gives_single_rows(nodes: dict[str, Any], pat
 @pytest.mark.parametrize(
     ("nodes", "edges"),
     [
-        ({"buffer": {"type": "queue_buffer", **BUFFER}}, ["collector -> buffer -> learner"]),
+        ({"buffer": {"type": "queue_buffer", **QUEUE}}, ["collector -> buffer -> learner"]),
         ({"bonus": {"type": f"{HERE}:bonus"}}, ["collector -> bonus -> learner"]),
         ({"part": {"type": "rows", "count": 64}}, ["collector -> part -> learner"]),
         (
