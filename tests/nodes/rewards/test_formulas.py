@@ -84,6 +84,16 @@ def test_real_valued_actions_are_scaled_and_observations_are_normalised() -> Non
     np.testing.assert_array_equal(steps(plain, batch).obs, batch["obs"])
 
 
+def test_observations_are_normalised_by_the_moments_of_all_rows_so_far() -> None:
+    node, tokens = make("rnd"), [rows(seed=1), rows(seed=2)]
+    for batch in tokens:
+        fire(node, batch)
+    seen = np.concatenate([batch["next_obs"] for batch in tokens]).astype(float)
+    moments = node.obs_moments.moments[""]
+    np.testing.assert_allclose(moments.mean, seen.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(moments.std, seen.std(0), rtol=1e-2)
+
+
 @pytest.mark.parametrize("action", [DISCRETE, REAL], ids=["discrete", "real"])
 def test_icm_rewards_the_error_of_its_forecast(action: Any) -> None:
     schema = schema_of(action=action)
