@@ -86,6 +86,15 @@ ROW_COLUMNS: Schema = {
 
 LIKELIHOODS = ("logp", "behaviour")  # columns that say how likely actions were
 
+# How to mend it if rows lack such a column; `{source}` is the node that gives them.
+COLUMN_HINTS: Mapping[str, str] = {
+    "offset": "put an episode_collector in the place of {source}",
+    "is_demo": "let {source} draw demonstrations, too: `demos -> {source}.demos`",
+    **dict.fromkeys(
+        LIKELIHOODS, "only a collector with the learner's policy gives it; demonstrations have none"
+    ),
+}
+
 ACTION_KINDS = {
     "discrete": "one of n",
     "real": "real-valued, bounded",

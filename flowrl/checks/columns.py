@@ -35,7 +35,8 @@ def column_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Probl
             yield problem
         else:
             for name in wrong:
-                yield _wrong_column(graph, edge, name, needs[name], given)
+                hint = facts.column_hints.get(name, "") if facts else ""
+                yield _wrong_column(graph, edge, name, needs[name], given, hint)
 
 
 def _sequence_problem(
@@ -79,7 +80,9 @@ def _suits(given: Any, needed: Any) -> bool:
     return bool(given == needed)
 
 
-def _wrong_column(graph: Graph, edge: Edge, name: str, column: Column, given: Schema) -> Problem:
+def _wrong_column(
+    graph: Graph, edge: Edge, name: str, column: Column, given: Schema, if_missing: str
+) -> Problem:
     ends = [graph.nodes[port.node] for port in (*edge.sources, edge.to)]
     where = graph.last_written([edge.location, *(at for spec in ends for at in spec.locations())])
     if name in given:
@@ -89,7 +92,8 @@ def _wrong_column(graph: Graph, edge: Edge, name: str, column: Column, given: Sc
         what = (
             f"{edge.to} needs the column '{name}' ({column}), and {_sources(edge)} does not give it"
         )
-        hint = f"it gives {columns_text(given)}"
+        hint = if_missing.replace("{source}", edge.source.node)
+        hint = hint or f"it gives {columns_text(given)}"
         near = spelling_hint(name, given)
         hint = f"{hint}; {near}" if near.startswith("did you mean") else hint
     return Problem(str(where), what, hint)

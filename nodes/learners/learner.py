@@ -17,7 +17,7 @@ from flowrl.core.ports import In, Out, StateIn, StateOut
 from flowrl.core.saved_state import SavedState, check_names
 from flowrl.core.state import Clock, Count, State
 from flowrl.machine.environment import library_versions
-from flowrl.nodes.algorithm import Algorithm
+from flowrl.nodes.algorithm import COLUMN_HINTS, Algorithm
 from flowrl.nodes.compute import Precision, check_settings, compute_of
 from flowrl.nodes.configured_parts import configured_parts
 from flowrl.nodes.devices import CPU, device_facts, device_param
@@ -114,6 +114,7 @@ class Learner(Node):
             outs={"priorities": {"priority": policy.priority_column()}},
             rows={"priorities": rows["data"]} if "data" in (rows := surroundings.rows) else {},
             needs={"data": policy.learn_columns()},
+            column_hints=COLUMN_HINTS,
             sequences={"data": policy.sequence_settings()},
             **weights_facts(dict.fromkeys(("weights", "averaged"), (policy, "policy"))),
             settings=dict.fromkeys(("weights", "averaged"), frozenset(policy.collect_settings())),

@@ -145,3 +145,33 @@ def test_a_buffer_that_lacks_the_policy_of_its_learner_is_told_to_take_it() -> N
     assert "give buffer the policy of this learner, such as `policy: {nstep: 5}`" in problem
     mended = {**graph, "nodes": {"learner": learner, "buffer": learner}}
     assert check(load_data(mended)).problems == []
+
+
+@pytest.mark.parametrize(
+    ("extends", "policy", "problem"),
+    [
+        (
+            "cartpole_a2c",
+            "reinforce",
+            "learner.data needs the column 'offset' (int32), and collector.data does not give it; "
+            "put an episode_collector in the place of collector",
+        ),
+        (
+            "cartpole_dqn",
+            "dqfd",
+            "learner.data needs the column 'is_demo' (bool), and buffer.batches does not give it; "
+            "let buffer draw demonstrations, too: `demos -> buffer.demos`",
+        ),
+        (
+            "cartpole_bc",
+            "ppo",
+            "learner.data needs the column 'logp' (float32), and buffer.batches does not give it; "
+            "only a collector with the learner's policy gives it; demonstrations have none",
+        ),
+    ],
+)
+def test_a_missing_column_of_an_algorithm_has_a_remedy(
+    extends: str, policy: str, problem: str
+) -> None:
+    found = check(load_data({"extends": extends, "policy": {"type": policy}})).problems
+    assert problem in [f"{one.what}; {one.hint}" for one in found]
