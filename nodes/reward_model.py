@@ -209,7 +209,8 @@ class RewardModel(Node):
                 what = f"two reward models of the type {cls.type_name()} give the column '{cls.part_column()}'"
                 raise UnsoundError(what, "leave out `parts: true` of one of them", "parts")
             parts = dict.fromkeys((ENV_REWARD, cls.part_column()), schema[REWARD])
-        return Facts(outs={"out": {**schema, **parts}})
+        changed = frozenset({REWARD, *parts})
+        return Facts(outs={"out": {**schema, **parts}}, changes={"out": changed})
 
     def setup(self) -> None:
         """Build the model if the columns are known. Without the engine, the first rows define them."""

@@ -20,6 +20,7 @@ from flowrl.checks.row_order import episode_problems, row_order_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
 from flowrl.checks.state_settings import state_setting_problems
+from flowrl.checks.unread_columns import unread_column_problems
 from flowrl.checks.warmup import plan_warmup, uncounted_limit
 from flowrl.checks.weights import weights_problems
 from flowrl.core.errors import GraphError, Problem, UsageError
@@ -107,6 +108,7 @@ def _check(
     describer = NodeDescriber(graph, problems, envs, in_fork, elsewhere)
     described = describer.describe_all()
     problems.extend(column_problems(graph, described))
+    problems.extend(unread_column_problems(graph, described))
     problems.extend(weights_problems(graph, describer))
     if not broken:  # a missing node would make every phase look wrong
         steps = {n: f.env_steps or 0 for n, f in described.facts.items()}

@@ -68,6 +68,8 @@ class Facts:
     needs: Mapping[str, Schema] = field(default_factory=dict)
     # Of these, how to mend it if a column is missing, by its name; `{source}` is the node that gives the others.
     column_hints: Mapping[str, str] = field(default_factory=dict)
+    # Of stream outputs: the columns that the node is there to change, such as the reward of a reward model.
+    changes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # Whether each row of a stream output is followed by the next step of its env, except where `last` is set. Outputs
     # that are not named keep the order of the node's first stream input.
     ordered: Mapping[str, bool] = field(default_factory=dict)

@@ -107,7 +107,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
         check_transforms(config.transforms, schema)
         check_prioritised_demos(config, surroundings)
         row_bytes = ROW_METADATA_BYTES + windows.row_bytes
-        plan = StoragePlan(config, schema, row_bytes)
+        plan = StoragePlan(config, schema, row_bytes, surroundings.rows.get("data"))
         added = dict(BOOKKEEPING) if config.bookkeeping else {}
         added |= {"is_demo": Column("bool")} if with_demos else {}
         needs = {"demos": required_columns(schema), "priorities": {"priority": Column("float32")}}

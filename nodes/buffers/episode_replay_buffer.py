@@ -50,7 +50,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
         """Describe batches: the columns of the data, and `episode`, the row's episode within the batch."""
         schema, windows = input_schema(surroundings), WindowFacts.of(config, surroundings)
         check_transforms(config.transforms, schema)
-        plan = StoragePlan(config, schema, windows.row_bytes)
+        plan = StoragePlan(config, schema, windows.row_bytes, surroundings.rows.get("data"))
         return Facts(
             outs={"batches": {**windows.drawn, "episode": Column("int64")}},
             needs={"data": {"last": FLAG, "terminated": FLAG, "truncated": FLAG}},

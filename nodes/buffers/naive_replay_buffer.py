@@ -59,7 +59,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
         check_transforms(config.transforms, schema)
         check_demos(config, surroundings)
         row_bytes = ROW_METADATA_BYTES + windows.row_bytes
-        plan = StoragePlan(config, schema, row_bytes)
+        plan = StoragePlan(config, schema, row_bytes, surroundings.rows.get("data"))
         drawn = windows.drawn
         return Facts(
             outs={"batches": {**drawn, "is_demo": Column("bool")} if with_demos else drawn},

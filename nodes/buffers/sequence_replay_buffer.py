@@ -117,7 +117,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             )
         check_prioritised_demos(config, surroundings)
         check_transforms(config.transforms, schema)
-        plan = StoragePlan(config, schema, SEQUENCE_BYTES)
+        plan = StoragePlan(config, schema, SEQUENCE_BYTES, surroundings.rows.get("data"))
         columns, needs = _sequence_columns(schema, config), {"data": {"last": Column("bool")}}
         if "demos" in surroundings.inputs:
             columns["is_demo"] = Column("bool")

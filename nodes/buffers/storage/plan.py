@@ -43,8 +43,13 @@ def input_schema(surroundings: Surroundings) -> Schema:
 class StoragePlan:
     """The number of rows that a buffer will store, and the memory that they will take; for `describe`."""
 
-    def __init__(self, config: Any, schema: Schema, metadata_bytes: int = 0) -> None:
-        """`metadata_bytes` are those of one row; they are in memory, and count towards `size_bytes`."""
+    def __init__(
+        self, config: Any, schema: Schema, metadata_bytes: int = 0, arriving: int | None = None
+    ) -> None:
+        """`metadata_bytes` are those of one row; they are in memory, and count towards `size_bytes`.
+
+        `arriving` is the number of rows in a token, if it is known.
+        """
         self._config = config
         deduplicator = make_deduplicator(config, schema)
         _check_frames(config, schema, deduplicator)
@@ -59,6 +64,10 @@ class StoragePlan:
                 "increase `size` or reduce `batch_size`",
                 "batch_size" if self.rows == config.size else "size_bytes",
             )
+        if arriving is not None and arriving > self.rows:
+            key = "size" if self.rows == config.size else "size_bytes"
+            what = f"{arriving} rows arrive with a token, and the newest {self.rows} are kept, so some are never drawn"
+            raise UnsoundError(what, f"increase `{key}`, or let fewer rows arrive at a time", key)
 
     def memory_bytes(self, bookkeeping_bytes: int = 0) -> int:
         """Return the memory for all rows. `bookkeeping_bytes` are added for each row."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,3 +120,17 @@ def test_a_state_that_is_loaded_into_a_larger_ring_is_continued_in_order() -> No
     larger.load_state_dict(ring.state_dict())
     larger.push({"value": np.array([4, 5, 6])})
     assert sorted(larger.take(np.arange(5))["value"]) == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("given", "key"), [({"size": 99}, "size"), ({"size_bytes": "10KB"}, "size_bytes")]
+)
+def test_a_buffer_smaller_than_a_token_is_refused(given: dict[str, Any], key: str) -> None:
+    config = NaiveReplayBuffer.Config(batch_size=8, **given)
+    arriving = Surroundings({"data": IMAGES}, {}, frozenset(), rows={"data": 100})
+    with pytest.raises(
+        UnsoundError, match="100 rows arrive with a token, and the newest"
+    ) as raised:
+        NaiveReplayBuffer.describe(config, arriving)
+    assert raised.value.key == key
+    NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(batch_size=8, size=100), arriving)
