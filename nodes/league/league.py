@@ -105,6 +105,7 @@ class League(Node):
         snapshot_least_iters: Iters = param(
             100,
             "train iterations between two versions that are kept by win rate; one number, or one for each player",
+            only_with="snapshot_win_rate",
         )
         most_players: int = param(
             100, "versions that are kept as opponents; then the oldest one makes room", ge=1
