@@ -76,8 +76,7 @@ def _describe_here(spec: NodeSpec, config: Config, surroundings: Surroundings) -
             raise TypeError(f"it returned {type(facts).__name__}; expected Facts")
         return Description(facts)
     except UnsoundError as error:
-        # The problem of a shared section is the section's, whichever of its nodes has found it.
-        what = f"{spec.owner(error.key)}: {error.what}"
+        what = f"{_owner(spec, config, error.key)}: {error.what}"
         location = spec.location(error.key)
         problem = Problem(str(location), what, error.hint)
         if isinstance(error, MissingPackageError):
@@ -85,6 +84,16 @@ def _describe_here(spec: NodeSpec, config: Config, surroundings: Surroundings) -
         return Description(None, problem, location=location)
     except Exception as error:
         return _raised(spec, error, f"fix the node type '{spec.type}'")
+
+
+def _owner(spec: NodeSpec, config: Config, key: str) -> str:
+    """What has the parameter of a problem. That of a shared section is the section's, whichever node has found it.
+
+    A phase of the warm-up may have set the parameter for this node alone.
+    """
+    param = key.partition(".")[0]
+    is_set = getattr(config, param, None) is not getattr(spec.config, param, None)
+    return f"nodes.{spec.name}" if is_set else spec.owner(key)
 
 
 def _raised(spec: NodeSpec, error: BaseException, hint: str) -> Description:
