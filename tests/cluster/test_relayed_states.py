@@ -36,8 +36,8 @@ def graph_with(weights: dict[str, Any], **more: Any) -> dict[str, Any]:
     return toy_graph(nodes, edges, **more)
 
 
-def rendezvous() -> Rendezvous:
-    return Rendezvous(ANYWHERE, hosts=len(HOSTS), within_s=SOON_S)
+def rendezvous(hosts: int = len(HOSTS)) -> Rendezvous:
+    return Rendezvous(ANYWHERE, hosts=hosts, within_s=SOON_S)
 
 
 def relayed_run(graph: dict[str, Any], out: Path, watcher: HostStarter, iters: int) -> Run:
@@ -138,7 +138,8 @@ def test_the_loss_of_an_elastic_host_does_not_concern_relays(tmp_path: Path) -> 
     serial = run_graph(graph, "serial", tmp_path / "serial", train_iters=KILLED_ITERS)
     with ElasticHostKiller() as watcher:
         where = f"{PLACEMENT},w=b"
-        run = run_of(graph, where, tmp_path / "r", watcher, rendezvous(), train_iters=KILLED_ITERS)
+        join = rendezvous(len(HOSTS) + 1)
+        run = run_of(graph, where, tmp_path / "r", watcher, join, train_iters=KILLED_ITERS)
         result = run.run()
     assert len(run.sites.layout.relays) == len(HOSTS)
     assert result.recoveries == 0
