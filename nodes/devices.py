@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from flowrl.core.batch import Array
@@ -55,6 +56,15 @@ def device_facts(config: Any, policy: Any, learn: bool, runs_here: bool) -> dict
     if config.device != device:
         facts |= {"resolved": {"device": device}, "notes": (f"device auto is {device} here",)}
     return facts
+
+
+def shared_device_facts(
+    config: Any, policies: Iterable[Any], learn: bool, runs_here: bool
+) -> dict[str, Any]:
+    """What a node with several policies states of its device: it imports the modules of all of them."""
+    each = [device_facts(config, policy, learn, runs_here) for policy in policies]
+    imports = tuple(dict.fromkeys(module for facts in each for module in facts["imports"]))
+    return {**each[0], "imports": imports}
 
 
 def _count_cuda() -> int:

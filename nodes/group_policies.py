@@ -10,7 +10,7 @@ from flowrl.core.context import Context
 from flowrl.core.node import UnsoundError
 from flowrl.core.ports import StateIn
 from flowrl.core.state import State
-from flowrl.nodes.devices import available_device, device_facts
+from flowrl.nodes.devices import available_device, shared_device_facts
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.policy import (
@@ -101,11 +101,10 @@ class GroupModes:
 
 def acting_facts(config: Any, policies: Mapping[str, Policy], runs_here: bool) -> dict[str, Any]:
     """What a node states of its policies: what their weights are for, the device, and the modules that it imports."""
-    each = [device_facts(config, policy, False, runs_here) for policy in policies.values()]
     taken = {
         name + WEIGHTS: (policy, f"policies.{name}")
         for name, policy in policies.items()
         if not policy.acts_without_weights
     }
-    imports = tuple(dict.fromkeys(module for facts in each for module in facts["imports"]))
-    return {**each[0], "imports": imports, **weights_facts(taken)}
+    device = shared_device_facts(config, policies.values(), False, runs_here)
+    return {**device, **weights_facts(taken)}

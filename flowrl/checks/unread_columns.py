@@ -16,10 +16,9 @@ def unread_column_problems(graph: Graph, described: NodeDescriptions) -> Iterato
             output = PortRef(name, port)
             is_fed = any(output in edge.sources for edge in graph.edges)
             if is_fed and not any(_may_be_read(graph, described, output, c) for c in columns):
-                spec = graph.nodes[name]
-                where = graph.last_written([*spec.locations()])
-                read = ", ".join(f"'{column}'" for column in sorted(columns))
-                what = f"nodes.{name} has no effect: it changes {read}, which no learner behind it reads"
+                where = graph.last_written([*graph.nodes[name].locations()])
+                changed = ", ".join(f"'{column}'" for column in sorted(columns))
+                what = f"nodes.{name} has no effect: it changes {changed}, which no learner behind it reads"
                 hint = "leave it out, or take an algorithm that learns from it"
                 yield Problem(str(where), what, hint)
 

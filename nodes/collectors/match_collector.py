@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from flowrl.nodes.collectors.match_results import match_results, result_schema
 from flowrl.nodes.collectors.match_rows import EndedMatch, MatchEnvs
 from flowrl.nodes.collectors.row_slicer import RowSlicer, check_rewards_of_unrolls, sliced_schema
 from flowrl.nodes.collectors.transitions import row_schema, step_schema, transitions
-from flowrl.nodes.devices import device_facts
+from flowrl.nodes.devices import shared_device_facts
 from flowrl.nodes.envs.spec import EnvSpec, require_one_policy
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.league.matches import (
@@ -119,8 +119,11 @@ class MatchCollector(Collector):
             rows={"results": config.n_episode},
             env_steps=None if config.counts else 0,
             **players.weights_facts(own),
-            **_device_facts(
-                config, [policy, *scripted.values(), *players.named.values()], surroundings
+            **shared_device_facts(
+                config,
+                [policy, *scripted.values(), *players.named.values()],
+                False,
+                surroundings.runs_here,
             ),
         )
 
@@ -327,15 +330,6 @@ class MatchCollector(Collector):
         self._envs.restore_seeds(np.array(state["seeds"]))
         if self._unrolls is not None:
             self._unrolls.load_state_dict(state["unrolls"])
-
-
-def _device_facts(
-    config: Any, policies: Sequence[Policy], surroundings: Surroundings
-) -> dict[str, Any]:
-    """What is stated of the device: the modules that acting imports are those of all policies."""
-    each = [device_facts(config, policy, False, surroundings.runs_here) for policy in policies]
-    imports = tuple(dict.fromkeys(module for facts in each for module in facts["imports"]))
-    return {**each[0], "imports": imports}
 
 
 def _check_config(config: Any, spec: EnvSpec, policy: Policy, key: str) -> None:

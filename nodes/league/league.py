@@ -293,10 +293,9 @@ class League(Node):
         if self._begun_at[number] is None:
             return
         trained_iters, name = weights.version - self._kept_at[number], self._names[number]
-        every, least = _iters_of(c.snapshot_every_iters, name), c.snapshot_least_iters
-        rate = c.snapshot_win_rate
-        is_due = every is not None and trained_iters >= every
-        if not is_due and rate is not None and trained_iters >= (_iters_of(least, name) or 0):
+        every, least, rate = c.snapshot_every_iters, c.snapshot_least_iters, c.snapshot_win_rate
+        is_due = every is not None and trained_iters >= _iters_of(every, name)
+        if not is_due and rate is not None and trained_iters >= _iters_of(least, name):
             rates = self._rates_against(number, self._targets(number))
             is_due = bool(len(rates)) and bool((rates >= rate).all())
         if is_due:
@@ -432,7 +431,7 @@ class League(Node):
         self._state = loaded_weights(state["state"])
 
 
-def _iters_of(given: Iters | None, player: str) -> int | None:
+def _iters_of(given: Iters, player: str) -> int:
     """The train iterations of a player, of whom each may have a number of its own."""
     return given[player] if isinstance(given, dict) else given
 
