@@ -5,8 +5,8 @@
 Envs are CartPole-v1; each gives 128 steps for a training of 4 epochs. There are 8 envs with minibatches of 256 rows,
 and 64 with minibatches of 2,048, which flowrl steps as one vector env. Both libraries have networks of two layers of
 64. The load `images` is Pong in 8 envs with the usual preprocessing (four stacked frames of 84×84 pixels), minibatches
-of 256 and the convolutional network of the DQN paper. The libraries take turns, in one thread. The median of all turns
-counts, of seconds and of CPU seconds.
+of 256 and the convolutional network of the DQN paper; there flowrl runs a second time, with `precision: bf16`. The
+libraries take turns, in one thread. The median of all turns counts, of seconds and of CPU seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ from bench.peers.training_protocol import LOADS
 CONTENDERS = {
     "8x128": (Contender("flowrl", "serial"), Contender("sb3", "dummy", SB3)),
     "64x128": (Contender("flowrl", "vector"), Contender("sb3", "dummy", SB3)),
-    "images": (Contender("flowrl", "serial"), Contender("sb3", "dummy", SB3_ATARI)),
+    "images": (
+        Contender("flowrl", "serial"),
+        Contender("flowrl", "bf16"),
+        Contender("sb3", "dummy", SB3_ATARI),
+    ),
 }
 NUMBERS = ("per_s", "per_cpu_s")
 STARTING_S = 600.0  # a limit for imports and the first training

@@ -145,16 +145,18 @@ class LearnBatch:
 
 
 def _select(column: Any, index: Any) -> Any:
+    # `column[index]` gives the same rows, but takes nine times as long for images
     if isinstance(column, Mapping):
-        return {leaf: values[index] for leaf, values in column.items()}
-    return column[index]
+        return {leaf: values.index_select(0, index) for leaf, values in column.items()}
+    return column.index_select(0, index)
 
 
 def _split(column: Any, order: Any, rows: int) -> Sequence[Any]:
-    if not isinstance(column, Mapping):
-        pieces: Sequence[Any] = column[order].split(rows)
+    selected = _select(column, order)
+    if not isinstance(selected, Mapping):
+        pieces: Sequence[Any] = selected.split(rows)
         return pieces
-    leaves = (leaf[order].split(rows) for leaf in column.values())
+    leaves = (leaf.split(rows) for leaf in selected.values())
     return [dict(zip(column, pieces, strict=True)) for pieces in zip(*leaves, strict=True)]
 
 

@@ -26,7 +26,7 @@ from flowrl.nodes import (
 )
 
 
-def make_training(env_manager: Any) -> Callable[[Load], Train]:
+def make_training(env_manager: Any, precision: str = "float32") -> Callable[[Load], Train]:
     def make(load: Load) -> Train:
         reset_numerics(1)
         envs = env_manager(env=make_env(load), count=load.envs, seed=0)
@@ -39,7 +39,7 @@ def make_training(env_manager: Any) -> Callable[[Load], Train]:
             minibatch_size=load.minibatch_size,
         )
         collector = SampleCollector(envs=envs, policy=policy, n_sample=load.rows, seed=0)
-        learner = Learner(policy=policy, seed=0)
+        learner = Learner(policy=policy, seed=0, precision=precision)
         return lambda: learner.train(
             collector.collect(weights=learner.state()), env_steps=load.rows
         )
@@ -60,4 +60,10 @@ def make_env(load: Load) -> Gymnasium:
 
 
 if __name__ == "__main__":
-    main({"serial": make_training(SerialEnvManager), "vector": make_training(VectorEnvManager)})
+    main(
+        {
+            "serial": make_training(SerialEnvManager),
+            "vector": make_training(VectorEnvManager),
+            "bf16": make_training(SerialEnvManager, precision="bf16"),
+        }
+    )

@@ -167,16 +167,30 @@ class TorchImages(nn.Module):
         if image.dim() >= 4 and channels_last(tuple(image.shape[-3:]), self.layout):
             image = image.movedim(image.dim() - 1, image.dim() - 3)  # ONNX takes no negative axes
         planes = image.reshape(image.shape[0], -1, *image.shape[-2:])
-        # In memory, the channels of a pixel are neighbours, with which convolutions are faster.
-        planes = planes.contiguous(memory_format=torch.channels_last)
+        planes = with_channels_as_neighbours(planes)
         if self.scale_bytes and planes.dtype == torch.uint8:
             return scaled_bytes(planes)
         return planes.float()
 
 
+def with_channels_as_neighbours(planes: Tensor) -> Tensor:
+    """Planes (B, C, H, W) whose channels of a pixel are neighbours in memory, with which convolutions are faster."""
+    if planes.is_contiguous(memory_format=torch.channels_last):
+        return planes
+    return torch.stack(planes.unbind(1), 3).movedim(3, 1)  # `contiguous` takes twice as long
+
+
 def scaled_bytes(values: Tensor) -> Tensor:
     """Bytes as numbers from 0 to 1. The product of a byte and a float would be computed without vector instructions."""
-    return values.float().mul_(BYTE_FACTOR)
+    return values.to(_pass_dtype(values)).mul_(BYTE_FACTOR)
+
+
+def _pass_dtype(values: Tensor) -> torch.dtype:
+    """The type in which a pass computes: of mixed precision, the short one, which has all bytes."""
+    device = values.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return torch.float32
 
 
 def make_layers(

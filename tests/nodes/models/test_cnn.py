@@ -18,6 +18,7 @@ from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.features import image_shapes
 from flowrl.nodes.models.heads import Heads, LinearHead
 from flowrl.nodes.models.saved_weights import saved_tensors
+from flowrl.nodes.models.torch_modules import scaled_bytes, with_channels_as_neighbours
 from flowrl.nodes.observations import NestedColumns
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
@@ -62,6 +63,25 @@ def test_bytes_are_divided_by_255() -> None:
     module = Cnn(**SMALL).build(Column("uint8", (12, 10)), HEADS, 0)
     pixels = torch.randint(255, (2, 12, 10), dtype=torch.uint8)
     torch.testing.assert_close(module(pixels)["q"], module(pixels / 255)["q"])
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_channels_become_neighbours_as_torch_lays_them_out(channels: int) -> None:
+    planes = torch.randint(255, (3, channels, 6, 5), dtype=torch.uint8)
+    expected = planes.contiguous(memory_format=torch.channels_last)
+    found = with_channels_as_neighbours(planes)
+    assert found.stride() == expected.stride()
+    assert torch.equal(found, expected)
+    assert with_channels_as_neighbours(found) is found
+
+
+def test_in_mixed_precision_bytes_become_short_numbers_at_once() -> None:
+    """The numbers are those that the scaled floats would be rounded to."""
+    values = torch.arange(256, dtype=torch.uint8)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = scaled_bytes(values)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, scaled_bytes(values).bfloat16())
 
 
 def test_the_network_of_the_paper_has_its_sizes() -> None:
