@@ -1,9 +1,10 @@
 """Fixtures of all tests: a registry of runs of their own, files and graphs in a temporary folder, forked processes.
 
-The quick suite (`make test`, some minutes on two cores) covers every path once: each placement, transport,
-storage kind and kind of failure, with short runs, a selection of combinations, and a third of the examples of costly
-properties (`tests/quick_selection.py`). The slow suite (`make test-slow`) has end-to-end tests, tests of placements
-and faults that take several seconds, and a few short learning runs. CI runs these two (`.ci/run`). The exhaustive
+The quick suite (`make test`, about three minutes on two cores) covers each idea once, with short runs, a selection of
+combinations, and a third of the examples of costly properties (`tests/quick_selection.py`). A test whose cases take
+more than half a second altogether, and more than a tenth each, is slow, unless nothing else would show that an idea
+holds. The slow suite (`make test-slow`) has those, most of them with processes: end-to-end tests, tests of placements
+and faults, and a few short learning runs. CI runs these two (`.ci/run`). The exhaustive
 suite (the rest of `make test-all`) has the full products of which the others have a selection, all examples of
 properties, learning runs up to their goal, and long series of failures. Tests that are not about processes fork theirs
 from a pool (`tests/fork_pool.py`), because Python needs half a second to start and import.

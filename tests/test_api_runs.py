@@ -74,6 +74,7 @@ def test_a_failed_firing_raises_its_error_again(tmp_path: Path) -> None:
         flowrl.replay(tape, "f")
 
 
+@pytest.mark.slow
 def test_a_graph_is_checked_twice() -> None:
     found = flowrl.load(GRAPH).check_twice(train_iters=4)
     assert (found.is_exact, found.differences) == (True, ())

@@ -171,6 +171,7 @@ def test_every_python_block_is_run_by_a_test() -> None:
     assert len(run) >= 12
 
 
+@pytest.mark.slow
 def test_a_policy_that_only_acts_is_as_short_as_it_is_shown(tmp_path: Path) -> None:
     code, graph = [text for above, _, text in sections("docs/nodes") if above == "A policy"]
     imports = "import numpy as np\nfrom flowrl.nodes.policy import Policy\n"
@@ -231,6 +232,7 @@ def test_the_nodes_on_the_page_can_be_fired_and_described() -> None:
     assert facts.outs == {"out": rows.schema}
 
 
+@pytest.mark.slow
 def test_what_is_done_by_hand_runs_as_it_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +262,7 @@ def test_what_is_done_by_hand_runs_as_it_is_shown(
     names["envs"].close()
 
 
+@pytest.mark.slow
 def test_a_run_from_python_goes_as_it_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +274,7 @@ def test_a_run_from_python_goes_as_it_is_shown(
     assert names["done"]
 
 
+@pytest.mark.slow
 def test_a_watcher_is_notified_as_it_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -282,6 +286,7 @@ def test_a_watcher_is_notified_as_it_is_shown(
     assert end.startswith("finished ")
 
 
+@pytest.mark.slow
 def test_a_node_is_replayed_from_python_as_it_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,7 @@ def test_nothing_of_the_installed_package_is_seen(checkout: Path) -> None:
     ], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "text"),
     [

@@ -25,6 +25,7 @@ def threads_as_before() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_the_bare_work_of_an_iteration_is_all_of_its_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

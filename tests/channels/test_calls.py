@@ -186,6 +186,7 @@ def test_a_file_descriptor_ends_a_wait(sites: SitePair) -> None:
         os.close(reading_fd), os.close(writing_fd)
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_dead_service_ends(sites: SitePair) -> None:
     call = start_server(sites, lambda request: None)
     sites.a.find_failure = lambda peer: "it was killed"

@@ -214,6 +214,7 @@ def test_a_wait_ends_at_its_deadline(sites: SitePair) -> None:
     assert receiver.statistics().waited_s >= 0.1
 
 
+@pytest.mark.slow
 def test_a_wait_for_a_dead_peer_ends_after_its_last_messages(sites: SitePair) -> None:
     sender, receiver = sites.open_channel()
     dead: list[str] = []

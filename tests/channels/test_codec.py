@@ -115,6 +115,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, st.booleans())
 @examples(300)
 def test_values_are_decoded_exactly(value: Any, in_parts: bool) -> None:

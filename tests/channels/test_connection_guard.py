@@ -141,6 +141,7 @@ def test_a_connection_is_not_closed_for_a_newer_one_while_it_has_time(
         assert keyed.b.connections.traffic().refused[TOO_MANY, "?"] == 20
 
 
+@pytest.mark.slow
 @needs_tcp_info
 def test_a_peer_can_connect_while_strangers_take_all_the_room() -> None:
     one, two = new_pair(), new_pair()
@@ -187,6 +188,7 @@ def attacked(soft: int, hard: int) -> Iterator[subprocess.Popen[str]]:
         yield site
 
 
+@pytest.mark.slow
 @needs_tcp_info
 def test_idle_connections_leave_a_site_its_file_descriptors() -> None:
     with attacked(64, 256) as site:

@@ -91,6 +91,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[SocketFolder]:
         assert not os.listdir(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOCKETS)
 def test_processes_exchange_tokens_and_notice_a_killed_peer(
     kind: str, folder: SocketFolder

@@ -71,6 +71,7 @@ def poll_and_probe_until(sites: SitePair, condition: Callable[[], bool]) -> None
     sites.poll_until(step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ipc", "curve"])
 def test_a_wait_requests_lost_tokens(kind: str, tmp_path: Path) -> None:
     proxies: list[CuttingProxy] = []

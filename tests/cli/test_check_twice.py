@@ -28,6 +28,7 @@ class Placed(Node):
         return table(1 if IS_TEST_PROCESS else 2)
 
 
+@pytest.mark.slow
 def test_equal_runs_are_told_with_their_digests(flowrl: Flowrl, folder: Path) -> None:
     status, out, _ = flowrl("check", "g.yaml", "--twice", "--train-iters", "9")
     assert status == 0
@@ -130,6 +131,7 @@ class ForgetsItsCount(Placed):
         return table(self.fired)
 
 
+@pytest.mark.slow
 def test_a_state_that_was_not_saved_is_found_by_continuing(flowrl: Flowrl, folder: Path) -> None:
     write(folder / "s.yaml", {"s": f"{__name__}:ForgetsItsCount", "d": "Drain"}, ["c -> s -> d"])
     words = ("check", "s.yaml", "--twice", "--rounds", "5")

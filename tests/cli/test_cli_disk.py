@@ -70,6 +70,7 @@ def test_a_read_only_disk_is_reported(disk: Callable[[str], Path], flowrl: Flowr
     assert (status, out, err) == (1, "", f"flowrl: {why}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 @pytest.mark.parametrize("words", [["graphs"], ["check", "g.yaml"], ["run", "g.yaml"]])
 def test_output_that_cannot_be_written_is_reported_in_one_line(

@@ -231,6 +231,7 @@ def test_every_graph_that_is_listed_is_sound(flowrl: Flowrl) -> None:
 # plot, new, doctor
 
 
+@pytest.mark.slow
 def test_plot_writes_to_the_first_folder_or_to_the_given_file(flowrl: Flowrl, folder: Path) -> None:
     for seed in ("0", "1"):
         flowrl("run", "g.yaml", "--train-iters", "4", "--seed", seed, "--out", f"r{seed}")

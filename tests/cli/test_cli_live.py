@@ -61,6 +61,7 @@ def test_ps_names_the_command_that_continues_a_killed_run(flowrl: Flowrl, folder
     assert flowrl("ps")[1] == "no run is active\n"
 
 
+@pytest.mark.slow
 def test_top_once_shows_nodes_and_edges(flowrl: Flowrl, folder: Path) -> None:
     with running_in_a_thread(pair(b={"each_s": 0.01}), folder / "r", "threads") as run:
         wait_for_status(run, lambda found: found.env_steps > 5)
@@ -75,6 +76,7 @@ def test_top_once_shows_nodes_and_edges(flowrl: Flowrl, folder: Path) -> None:
     assert answer["status"]["sites"][1]["nodes"][0]["instance"] == "b"
 
 
+@pytest.mark.slow
 def test_why_names_the_node_that_all_wait_for(flowrl: Flowrl, folder: Path) -> None:
     with running_in_a_thread(pair(b={"hangs_in": 3}), folder / "r") as run:
         wait_for_status(run, lambda found: found.sites[0].activity.for_s > 1)
@@ -146,6 +148,7 @@ def test_logs_print_the_log_lines_of_nodes(flowrl: Flowrl, folder: Path) -> None
     assert (status, err) == (2, "flowrl: two: there is no such run here; runs: one\n")
 
 
+@pytest.mark.slow
 def test_logs_are_followed_until_the_run_has_ended(folder: Path) -> None:
     write(folder / "g.yaml", {"l": {"type": "Learner"}})
     with process("run", "g.yaml", "--out", "r", "--quiet", folder=folder) as running:

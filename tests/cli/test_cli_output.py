@@ -20,6 +20,7 @@ def flowrl(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(called, capture_output=True, text=True, check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["serial", pytest.param("processes", marks=pytest.mark.slow)])
 def test_a_runs_json_is_all_of_its_output_whatever_envs_print(
     placement: str, tmp_path: Path
@@ -32,6 +33,7 @@ def test_a_runs_json_is_all_of_its_output_whatever_envs_print(
         assert [text for text in SAID if text not in done.stderr] == []
 
 
+@pytest.mark.slow
 def test_an_env_that_changes_the_working_folder_takes_no_run_with_it(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "flowrl", "run", "cartpole_dqn", "--json", "--out", "there"]
     env = [
@@ -48,6 +50,7 @@ def test_an_env_that_changes_the_working_folder_takes_no_run_with_it(tmp_path: P
     assert (tmp_path / "there" / "checkpoints" / "last.safetensors").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "begins"), [(("check", "--json"), '{"ok": true'), (("draw",), "digraph")]
 )

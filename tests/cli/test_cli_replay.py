@@ -57,6 +57,7 @@ def test_a_file_that_is_no_crash_file_is_refused(
     assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_summary_counts_restarted_envs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +82,7 @@ def crashed(out: Path, fault: str) -> str:
     return str(crash)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -103,6 +105,7 @@ def test_replay_reports_how_an_env_ends_or_hangs_again(
         assert "in step" in printed.err  # where it was
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "commands", "shown"),
     [

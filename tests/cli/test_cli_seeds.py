@@ -187,6 +187,7 @@ class Hangs(Node):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signals", [1, 2])
 def test_ctrl_c_ends_all_seeds_and_keeps_their_results(signals: int, folder: Path) -> None:
     (folder / "hanging.py").write_text(HANGING)
@@ -217,6 +218,7 @@ def test_ctrl_c_ends_all_seeds_and_keeps_their_results(signals: int, folder: Pat
     assert [bool(run["digest"]) for run in whole["seeds"]] == [signals == 1, signals == 1, False]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_two_signals_end_a_seed_that_did_not_run_between_them(folder: Path) -> None:
     (folder / "hanging.py").write_text(HANGING.replace(".touch()", ".write_text(str(os.getpid()))"))

@@ -67,6 +67,7 @@ def test_a_pipe_is_no_graph(flowrl: Flowrl, folder: Path) -> None:
     assert (status, err) == (2, "flowrl: pipe: is not a regular file; write the graph into one\n")
 
 
+@pytest.mark.slow
 def test_check_does_not_load_torch(folder: Path) -> None:
     code = """
 import sys
@@ -260,6 +261,7 @@ def test_verbs_that_only_print_work(words: list[str], flowrl: Flowrl) -> None:
         assert "properties" in json.loads(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "statuses"),
     [  # argparse itself swallows it, but not that of every Python

@@ -57,6 +57,7 @@ def test_no_verb_calls_a_function_of_the_standard_library(
     assert not Path("called").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "message"),
     [

@@ -70,6 +70,7 @@ words=({line}); CURRENT={last}+1; _flowrl
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shell",
     ["bash", *(pytest.param(name, marks=pytest.mark.needs(name)) for name in ("zsh", "fish"))],

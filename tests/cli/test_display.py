@@ -56,6 +56,7 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "")
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_moving_picture_and_keeps_the_lines(folder: Path) -> None:
     write(folder / "t.yaml", limits={"time": "0.6s"})
     status, written = seen_on_a_terminal(folder, "run", "t.yaml", "--out", "r")

@@ -32,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: Patch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_this_installation_has_no_problem(monkeypatch: Patch) -> None:
     # an installed flowrl may be another checkout's: that is what another test is about
     monkeypatch.setattr(

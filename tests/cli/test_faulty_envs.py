@@ -68,6 +68,7 @@ def write_graph(folder: Path, kwargs: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "kwargs", "how"),
     [

@@ -50,6 +50,7 @@ def test_joining_another_machine_needs_a_key() -> None:
         join_source("tcp://192.0.2.1:1", None)
 
 
+@pytest.mark.slow
 def test_a_host_that_stays_serves_one_run_after_the_other(tmp_path: Path) -> None:
     address = unused_address()
     serial = run_graph(BASIC, "serial", tmp_path / "s", train_iters=2)
@@ -70,6 +71,7 @@ def test_a_host_that_stays_serves_one_run_after_the_other(tmp_path: Path) -> Non
     assert out.count("joined the run graph") == 2
 
 
+@pytest.mark.slow
 def test_a_host_that_is_stopped_notifies_its_run(tmp_path: Path) -> None:
     class Stopping(HostStarter):
         stopped = False

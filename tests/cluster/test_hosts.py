@@ -123,6 +123,7 @@ def test_a_bundled_graph_has_equal_results_through_fewer_bytes(tmp_path: Path) -
     assert weights["sent"] < 0.55 * weights["tokens"]
 
 
+@pytest.mark.slow
 def test_a_label_and_a_pattern_name_hosts_too(tmp_path: Path) -> None:
     with HostStarter(
         ("--name", "a", "--label", "gpu"), ("--name", "b", "--label", "cpu")
@@ -135,6 +136,7 @@ def test_a_label_and_a_pattern_name_hosts_too(tmp_path: Path) -> None:
     assert hosts["a"]["cpu"] == run.sites.hosts.machine_facts["cpu"]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_as_many_hosts_as_it_requires(tmp_path: Path) -> None:
     with hosts_named("a-1", "a-2", "a-3") as watcher:
         run = run_of(
@@ -161,6 +163,7 @@ class OneByOneStarter(HostStarter):
                 self.processes.append(host(address, *words))
 
 
+@pytest.mark.slow
 def test_only_hosts_with_the_key_of_the_run_can_join(tmp_path: Path) -> None:
     for name in ("key", "other"):
         write_key(tmp_path / name)
@@ -196,6 +199,7 @@ class Attacker(HostStarter):
         self.closed: list[bool] = []
 
 
+@pytest.mark.slow
 def test_connections_that_a_site_has_refused_are_in_the_summary(tmp_path: Path) -> None:
     serial = run_graph(BASIC, "serial", tmp_path / "serial", train_iters=200)
     with Attacker(("--name", "a")) as watcher:
@@ -252,6 +256,7 @@ class HostKiller(HostStarter):
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_host_that_dies_ends_the_run_and_is_named(tmp_path: Path) -> None:
     with HostKiller(("--name", "a"), ("--name", "b")) as watcher:
         error = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
@@ -268,6 +273,7 @@ class SiteKiller(HostKiller):
             os.kill(int(child), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_site_that_dies_on_a_host_ends_the_run_and_is_named(tmp_path: Path) -> None:
     with SiteKiller(("--name", "a"), ("--name", "b")) as watcher:
         error = failure(run_of(BASIC, "c=a,l=b", tmp_path / "r", watcher), SiteLost)
@@ -298,6 +304,7 @@ def test_a_stopped_site_on_a_host_is_warned_of_and_ends_the_run(
     assert codes == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_run_that_dies_ends_its_hosts(tmp_path: Path) -> None:
     (tmp_path / "g.yaml").write_text(json.dumps(BASIC))
     words = ["run", "g.yaml", "--placement", "c=a", "--listen", "tcp://127.0.0.1:*", "--out", "r"]
@@ -358,6 +365,7 @@ def project(folder: Path) -> Path:
     return folder / "g.yaml"
 
 
+@pytest.mark.slow
 def test_modules_beside_the_graph_are_sent_to_hosts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -377,6 +385,7 @@ def test_modules_beside_the_graph_are_sent_to_hosts(
     assert not list(there.iterdir())
 
 
+@pytest.mark.slow
 def test_a_type_that_is_missing_on_a_host_is_an_error_that_names_the_host(tmp_path: Path) -> None:
     folder = tmp_path / "only_here"
     folder.mkdir()

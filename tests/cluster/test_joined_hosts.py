@@ -239,6 +239,7 @@ def test_an_unfit_host_that_no_place_needs_stops_nothing(hosts: JoinedHosts, gue
     other.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("run", "epoch", "why"),
     [
@@ -314,6 +315,7 @@ def test_a_name_is_free_again_when_its_host_has_left(hosts: JoinedHosts, guest: 
     third.close()
 
 
+@pytest.mark.slow
 def test_a_host_that_hangs_up_is_gone(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
     guest.receive()
@@ -372,6 +374,7 @@ def test_a_message_from_a_host_that_has_not_joined_is_refused(
     until(hosts, lambda: "not joined, from a connection that has not joined" in refusals(hosts))
 
 
+@pytest.mark.slow
 def test_what_is_too_large_ends_the_connection(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
     guest.receive()

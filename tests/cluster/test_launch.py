@@ -69,6 +69,7 @@ def host_processes(out: Path) -> list[str]:
     return [line for line in found.stdout.splitlines() if "flowrl host" in line]
 
 
+@pytest.mark.slow
 def test_launched_hosts_run_the_graph_with_the_same_bits(tmp_path: Path) -> None:
     serial = run_graph(BASIC, "serial", tmp_path / "s", train_iters=2)
     notes, out = Notes(), tmp_path / "run"
@@ -84,6 +85,7 @@ def test_launched_hosts_run_the_graph_with_the_same_bits(tmp_path: Path) -> None
     assert not host_processes(out)
 
 
+@pytest.mark.slow
 def test_the_key_is_in_no_command_and_gone_at_the_end(tmp_path: Path) -> None:
     out, secrets, commands = tmp_path / "run", list[str](), list[str]()
 
@@ -191,6 +193,7 @@ def test_hosts_end_when_the_process_of_their_run_is_killed_and_a_resume_starts_o
     assert json.loads((out / JOIN_FILE).read_text())["epoch"] == 1
 
 
+@pytest.mark.slow
 def test_the_hosts_of_a_run_are_shown(tmp_path: Path) -> None:
     from flowrl.cli.hosts import hosts_text
     from flowrl.runs.run_status import status_of

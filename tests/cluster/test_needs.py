@@ -71,6 +71,7 @@ def local_run(placement: dict[str, Any], out: Path, watcher: Watcher | None = No
     )
 
 
+@pytest.mark.slow
 def test_each_process_sees_the_gpus_that_it_was_given(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

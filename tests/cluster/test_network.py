@@ -67,6 +67,7 @@ def summary_of(run: Run) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "placement",
     [
@@ -114,6 +115,7 @@ def test_a_slow_network_changes_no_bits(net: Network, sets: dict[str, Any], tmp_
     assert [ended(host)[0] for host in (a, b)] == [0, 0]
 
 
+@pytest.mark.slow
 def test_data_does_not_go_through_the_machine_of_the_run(net: Network, tmp_path: Path) -> None:
     sets = ("--set", "envs.count=64", "--set", "collector.n_sample=6400")
     run, a, b = started(net, tmp_path, SPREAD, "--train-iters", "40", *sets)

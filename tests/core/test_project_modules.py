@@ -187,6 +187,7 @@ class MyEnv(gymnasium.Env):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("envs", ["env_manager", "sync_subprocess_env_manager"])
 @pytest.mark.usefixtures("forked_processes")
 def test_envs_beside_the_graph_belong_to_it(envs: str, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ def test_an_example_is_sound_and_deterministic(graph: Path) -> None:
     assert checked.deterministic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.stem)
 def test_an_example_is_repeatable_to_the_bit(graph: Path, tmp_path: Path) -> None:
     iters = SLOW.get(graph.stem, 20)

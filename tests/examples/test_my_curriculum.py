@@ -36,6 +36,7 @@ def test_the_options_of_reset_say_how_long_the_bridge_is(bridge: Any) -> None:
     assert env.step(1 - env.right_actions[0])[1:3] == (0.0, True)
 
 
+@pytest.mark.slow
 def test_the_graph_solves_the_env_with_the_same_bits_in_every_placement(tmp_path: Path) -> None:
     serial = load(GRAPH).run(out=tmp_path / "s")
     other = load(GRAPH).run(out=tmp_path / "t", placement="evaluator=thread,envs=thread")

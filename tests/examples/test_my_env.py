@@ -72,6 +72,7 @@ def test_a_wrong_env_is_the_only_problem_and_has_its_location(
     assert str(problem).partition(message)[0] == f"{graph}:{place}: env: "
 
 
+@pytest.mark.slow
 def test_processes_import_modules_beside_the_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -340,6 +340,7 @@ def mutated(draw):
     return "\n".join(lines).encode(errors="replace")
 
 
+@pytest.mark.slow
 @fuzz
 @given(mutated())
 def test_bundled_graphs_with_mistakes_end_well(file, data):

@@ -507,6 +507,7 @@ def test_names_may_contain_dashes_and_slashes(checked):
     assert edges_of(checked(text)) == ["a-b.out -> c/d-e.data"]
 
 
+@pytest.mark.slow
 def test_problems_have_locations_and_do_not_depend_on_the_hash_seed(write):
     import subprocess
 

@@ -80,6 +80,7 @@ def test_a_mistake_in_a_list_of_parts_is_reported_with_its_location(
         flowrl.load(graph(tmp_path, written)).run(train_iters=1)
 
 
+@pytest.mark.slow
 def test_a_run_with_a_list_of_parts_is_repeated_by_its_resolved_graph(tmp_path: Path) -> None:
     path = graph(tmp_path, WRAPPERS)
     first = flowrl.load(path).run(train_iters=10, out=tmp_path / "a", placement="processes")

@@ -155,6 +155,7 @@ def written(metrics: Path) -> bytes:
     return metrics.read_bytes() if metrics.exists() else b""
 
 
+@pytest.mark.slow
 def test_a_graph_whose_package_is_missing_names_the_extra() -> None:
     code = f"""
 import json, sys

@@ -33,6 +33,7 @@ def change_settings() -> None:
     flush_to_zero()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["serial", "threads", "n=process"])
 def test_a_node_computes_with_default_settings(
     placement: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -104,6 +104,7 @@ def compare(path: Path, folder: Path, placements: list[str], iters: int) -> None
         assert results == found[0], placement
 
 
+@pytest.mark.slow
 def test_a_graph_has_the_same_results_in_one_thread_and_in_processes(tmp_path: Path) -> None:
     compare(write(tmp_path), tmp_path, ["serial", "envs=process"], 6)
 

@@ -94,6 +94,7 @@ def test_each_leaf_is_a_column_as_described(nstep: int) -> None:
     assert all(batch[name].flags.c_contiguous for name in batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [Dqn, Ppo])
 def test_policies_learn_from_a_leaf(cls: type[Policy]) -> None:
     envs = envs_of(count=8)

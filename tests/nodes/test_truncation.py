@@ -171,6 +171,7 @@ def test_learned_values_equal_those_of_the_problem(collector: str, learner: str,
     np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("collector", "learner", "ends"),
     exhaustive_except(
@@ -217,6 +218,7 @@ def test_values_learned_from_every_buffer_equal_those_of_the_problem(
     np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pre_reset", "ends"),
     exhaustive_except([(False, "cut"), (True, "final")], [False, True], VALUES),

@@ -352,6 +352,7 @@ def dom_of(page: Path, width: int) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.needs("chromium")
 def test_a_picture_that_needs_all_the_room_has_its_details_below(tmp_path: Path) -> None:
     page_of(checked(), tmp_path)
@@ -360,6 +361,7 @@ def test_a_picture_that_needs_all_the_room_has_its_details_below(tmp_path: Path)
     assert re.findall("<main[^>]*>", dom_of(page, 2400)) == ["<main>"]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("chromium")
 def test_a_narrow_page_begins_with_the_first_nodes_and_says_that_it_continues(
     tmp_path: Path,
@@ -384,6 +386,7 @@ def test_a_narrow_page_begins_with_the_first_nodes_and_says_that_it_continues(
     assert hint_at_the_end == 0
 
 
+@pytest.mark.slow
 @pytest.mark.needs("chromium")
 def test_a_page_of_1100_pixels_shows_the_usual_graph_without_scrolling_sideways(
     tmp_path: Path,

@@ -133,6 +133,7 @@ def test_the_lines_of_the_title_keep_their_distance() -> None:
     assert warmup.rect.top - about.rect.bottom >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bold", [False, True])
 def test_text_is_not_wider_than_its_room(bold: bool) -> None:
     words = [w for name in bundled_graphs() for w in _words_of(name)]

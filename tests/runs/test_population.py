@@ -105,6 +105,7 @@ def test_the_worst_member_copies_the_best_one_with_a_changed_setting(
     assert best.settings["l.rate"] >= 1
 
 
+@pytest.mark.slow
 def test_a_member_that_goes_on_has_the_bits_of_a_run_that_was_never_cut(
     graph: str, tmp_path: Path
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_member_that_goes_on_has_the_bits_of_a_run_that_was_never_cut(
     assert survivors >= 1
 
 
+@pytest.mark.slow
 def test_a_population_that_was_killed_goes_on_with_the_same_members(
     graph: str, tmp_path: Path
 ) -> None:
@@ -137,12 +139,14 @@ def test_a_population_that_was_killed_goes_on_with_the_same_members(
     assert (out / MEMBERS_FILE).read_bytes() == (tmp_path / "whole" / MEMBERS_FILE).read_bytes()
 
 
+@pytest.mark.slow
 def test_placements_do_not_matter(graph: str, tmp_path: Path) -> None:
     for name, placement in (("a", "serial"), ("b", "threads")):
         population(graph, tmp_path / name, generations=2, placement=placement).train()
     assert members_of(tmp_path / "a") == members_of(tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_the_seed_decides(graph: str, tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         population(graph, tmp_path / name, generations=2, seed=seed).train()

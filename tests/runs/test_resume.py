@@ -68,6 +68,7 @@ def test_a_run_that_failed_continues_with_the_files_of_one_that_did_not(
     assert found == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["serial", "threads"])
 def test_a_mapped_buffer_is_made_anew_from_the_snapshot(placement: str, tmp_path: Path) -> None:
     """The rows that its files have when the run is resumed are newer."""

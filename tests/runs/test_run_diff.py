@@ -58,6 +58,7 @@ def test_an_impure_node_is_named_in_every_placement(
     assert "docs/nodes.md" in lines[3]
 
 
+@pytest.mark.slow
 def test_an_impure_node_in_a_process_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ def all_last(s: float = 1.0) -> Callable[[RunStatus], bool]:
     return lambda status: all(site.activity.for_s > s for site in status.sites)
 
 
+@pytest.mark.slow
 def test_a_node_that_hangs_is_named_in_one_thread(tmp_path: Path) -> None:
     with running_in_a_thread(pair(b={"hangs_in": 5}), tmp_path / "r") as run:
         found = wait_for_status(run, all_last())
@@ -37,6 +38,7 @@ def test_a_node_that_hangs_is_named_in_one_thread(tmp_path: Path) -> None:
     assert {node.instance: node.fired for node in found.nodes} == {"a": 6, "b": 5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["thread", pytest.param("process", marks=pytest.mark.slow)])
 def test_a_node_that_hangs_is_named_with_those_that_wait_for_it(kind: str, tmp_path: Path) -> None:
     graph = pair(b={"hangs_in": 40, "each_s": 0.005})
@@ -57,6 +59,7 @@ def test_a_node_that_hangs_is_named_with_those_that_wait_for_it(kind: str, tmp_p
     assert f"a has been blocked {since} on {EDGE}, to {b} [{a}]" in why_text(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["threads", PROCESSES])
 def test_a_slow_consumer_is_what_the_others_are_blocked_on(placement: str, tmp_path: Path) -> None:
     with running_in_a_thread(pair(b={"each_s": 0.02}), tmp_path / "r", placement) as run:
@@ -74,6 +77,7 @@ def test_a_slow_consumer_is_what_the_others_are_blocked_on(placement: str, tmp_p
     assert found.edges[0].bytes_per_s > 0
 
 
+@pytest.mark.slow
 def test_a_slow_producer_is_what_the_others_wait_for(tmp_path: Path) -> None:
     with running_in_a_thread(pair(a={"each_s": 0.02}), tmp_path / "r", "threads") as run:
         before = wait_for_status(run, lambda found: _fired(found, "b") > 10)
@@ -159,6 +163,7 @@ def test_a_service_and_a_part_have_rows_of_their_own_in_top(tmp_path: Path) -> N
     assert rows == ["node", "a", "thinking", "b", "envs"]
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_is_told_with_its_client(tmp_path: Path) -> None:
     graph = {
         "nodes": {

@@ -103,6 +103,7 @@ def test_a_writer_that_is_killed_at_any_operation_leaves_a_whole_snapshot(tmp_pa
         assert left == {"7", PIECES}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begins_with", [(), (5,), (4, 5)])
 def test_a_loss_of_power_leaves_a_whole_snapshot(
     begins_with: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

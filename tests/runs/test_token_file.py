@@ -82,6 +82,7 @@ def test_the_file_is_the_same_in_every_placement(name: str, tmp_path: Path) -> N
     assert diff_tokens(serial, threads).startswith("tokens: all ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [{"train_iters": 5}, {"steps": 65}])
 def test_the_file_ends_where_the_run_was_cut(limits: dict[str, int], tmp_path: Path) -> None:
     for name in ("two evaluators", "feedback", "pairs"):

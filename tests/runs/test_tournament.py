@@ -53,6 +53,7 @@ def runs(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return trained
 
 
+@pytest.mark.slow
 def test_the_trained_run_has_the_highest_rating(runs: Path) -> None:
     played = play_tournament(["weak", "strong", "other"], games=20)
     assert len(played.games) == 3 * 2 * 20
@@ -77,12 +78,14 @@ def test_each_pair_plays_the_same_episodes_from_both_sides(runs: Path) -> None:
     assert [game.score for game in first] == [1 - game.score for game in second]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_games(runs: Path) -> None:
     words = (["weak", "strong"], 10, 3, True)
     assert play_tournament(*words) == play_tournament(*words)
     assert play_tournament(["weak", "strong"], 10, 4, True).games != play_tournament(*words).games
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_or_one_line_of_json(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +115,7 @@ def test_many_players_are_shown_in_80_columns() -> None:
     assert "15  a-run-with…" in text
 
 
+@pytest.mark.slow
 def test_checkpoints_and_players_of_a_league_are_named_after_a_colon(runs: Path) -> None:
     players = runs / "strong" / "league" / "players"
     players.mkdir(parents=True)

@@ -40,6 +40,7 @@ def made_model() -> Mlp:
     return Mlp(hidden=[16], activation="tanh")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["best", "last"])
 def test_it_acts_as_the_weights_of_the_checkpoint_say(name: str, result: flowrl.RunResult) -> None:
     file = Path(result.run_dir) / "checkpoints" / f"{name}.safetensors"

@@ -114,6 +114,7 @@ def test_sites_with_the_same_modules_are_forked_by_one_process() -> None:
     assert len({*found.values(), os.getpid()}) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", exhaustive_except([("cartpole_dqn_rnd",)], sorted({*bundled_graphs()} - ACT_WITH_TORCH))
 )

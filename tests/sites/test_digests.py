@@ -50,6 +50,7 @@ def test_other_global_random_states_and_hash_seeds_change_nothing(
     assert first[1].count("\n") > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_two_runs_in_a_process_are_the_same_and_another_seed_is_not(
     graph: str, tmp_path: Path

@@ -45,6 +45,7 @@ def faulty_graph(how: str, when: str = "fire", **limits: Any) -> dict[str, Any]:
     return toy_graph(nodes, edges, limits=limits or {"rounds": LONG_ROUNDS})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACES)
 def test_a_node_that_raises_ends_the_run_with_its_error(placement: str, tmp_path: Path) -> None:
     with start_run(tmp_path / "run", faulty_graph("raises"), placement=placement) as run:
@@ -55,6 +56,7 @@ def test_a_node_that_raises_ends_the_run_with_its_error(placement: str, tmp_path
     assert "meant to fail" in (run.run / "error.txt").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["fire", pytest.param("setup", marks=slow)])
 def test_a_node_that_calls_sys_exit_has_failed(when: str, tmp_path: Path) -> None:
     with start_run(tmp_path / "run", faulty_graph("exits", when)) as run:
@@ -64,6 +66,7 @@ def test_a_node_that_calls_sys_exit_has_failed(when: str, tmp_path: Path) -> Non
     assert end.err.endswith(f"flowrl: node 'x', {doing}: SystemExit: 7\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "why"), [("leaves", "ended with status 7"), ("crashes", "was killed by SIGSEGV")]
 )
@@ -91,6 +94,7 @@ def test_a_node_that_hangs_while_it_is_closed_ends_the_run_soon(tmp_path: Path) 
 # requests to stop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["processes", pytest.param("threads", marks=slow)])
 @pytest.mark.parametrize("name", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
 def test_the_first_signal_requests_a_cut(
@@ -105,6 +109,7 @@ def test_the_first_signal_requests_a_cut(
     assert f"--train-iters {end.summary['train_iters']}" in end.summary["repeat"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["processes", pytest.param("threads", marks=slow)])
 def test_the_second_signal_stops_the_run_even_if_a_node_hangs(
     placement: str, tmp_path: Path
@@ -121,6 +126,7 @@ def test_the_second_signal_stops_the_run_even_if_a_node_hangs(
     assert "interrupted: stopped at once\n" in end.out
 
 
+@pytest.mark.slow
 def test_a_requested_cut_does_not_wait_for_a_node_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +174,7 @@ def test_sites_end_with_the_coordinator_and_the_next_run_removes_the_socket_fold
         assert run.leftovers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["0 1 2", *(pytest.param(n, marks=slow) for n in "12")])
 def test_closed_standard_streams_are_no_error(closed: str, tmp_path: Path) -> None:
     with start_run(tmp_path / "run", faulty_graph("nothing", rounds=5), closed=closed) as run:
@@ -226,6 +233,7 @@ def count_kills(rounds: int, seed: int, folder: Path) -> Counter[str]:
     return Counter(kill_once(folder / str(number), draw) for number in range(rounds))
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_run_and_is_named(tmp_path: Path) -> None:
     with start_run(tmp_path / "run", graph_to_kill() | {"limits": {"rounds": LONG_ROUNDS}}) as run:
         run.wait_for_text("return_mean")

@@ -121,6 +121,7 @@ def test_a_paced_site_does_not_wait_for_a_site_that_stopped_before_the_pacing_fi
     assert (found["status"], found["fired"]["slow"]) == ("finished", 20)
 
 
+@pytest.mark.slow
 @everywhere
 def test_a_consumer_without_tokens_uses_no_cpu_time(placement: str, tmp_path: Path) -> None:
     graph = lossy_graph({"c": f"{OWN}:SlowCollector", "l": f"{OWN}:CpuTimeLearner"}, [])
@@ -279,6 +280,7 @@ RATIO_GRAPH = toy_graph(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @evaluator_apart
 @pytest.mark.parametrize("limit", ENDS)
 def test_a_buffer_that_fires_on_any_input_keeps_its_ratio(

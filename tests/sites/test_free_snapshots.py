@@ -34,6 +34,7 @@ def tokens(out: Path, edge: str) -> int:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumed", ["threads", "serial"])
 def test_a_free_running_graph_goes_on_from_its_snapshot(resumed: str, tmp_path: Path) -> None:
     out = tmp_path / "r"

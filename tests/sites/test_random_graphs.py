@@ -46,6 +46,7 @@ def compare(data: st.DataObject, places: st.SearchStrategy[str]) -> None:
     event(f"status {facts['status']}")
 
 
+@pytest.mark.slow
 @example_count(12)
 @given(st.data())
 def test_a_random_graph_has_equal_results_in_threads(data: st.DataObject) -> None:

@@ -127,6 +127,7 @@ def test_a_run_that_is_lost_again_and_again_after_the_same_snapshot_fails(
     assert again.status == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [0, pytest.param(150, marks=pytest.mark.slow)])
 def test_a_run_that_loses_a_process_before_its_first_firing_is_started_again(
     every: int, tmp_path: Path
@@ -153,12 +154,14 @@ def test_a_run_that_is_lost_twice_in_the_same_way_before_its_first_firing_fails(
     assert hint.startswith("the sites of the run were started again, and one was lost")
 
 
+@pytest.mark.slow
 def test_without_recovery_a_run_that_loses_a_process_fails(tmp_path: Path) -> None:
     run = start(dying_graph(tmp_path), tmp_path / "r", "x=process", recovers=False)
     with pytest.raises(SiteLost, match=KILLED):
         run.run()
 
 
+@pytest.mark.slow
 def test_before_its_first_snapshot_a_run_fails_and_says_what_would_have_helped(
     tmp_path: Path,
 ) -> None:

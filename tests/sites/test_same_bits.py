@@ -194,6 +194,7 @@ def test_a_cut_at_the_end_of_a_warm_up_has_the_weights_of_its_last_firing(tmp_pa
     compare_placements(graph, tmp_path, "threads", train_iters=5)
 
 
+@pytest.mark.slow
 def test_a_cut_after_the_last_firing_of_a_learner_has_its_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +248,7 @@ VARYING = toy_graph(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 7, 30, 61])
 def test_steps_that_must_be_counted_cut_at_the_same_position(steps: int, tmp_path: Path) -> None:
     facts = compare_placements(VARYING, tmp_path, "threads", "c=thread", steps=steps)

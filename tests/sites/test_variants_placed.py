@@ -156,6 +156,7 @@ def run_variant(project: Path, name: str, placement: str, out: str, **sets: Any)
 QUICK = "a policy that remembers", "a part-graph with nodes beside it, apart from all others"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_variant_has_equal_results_in_threads(name: str, project: Path) -> None:
     serial = run_variant(project, name, "serial", "a")

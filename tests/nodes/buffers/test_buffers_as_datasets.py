@@ -77,6 +77,7 @@ def test_the_state_of_each_kind_contains_its_rows(kind: str) -> None:
     assert empty.count == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["naive_buffer", "advanced_buffer"])
 def test_a_graph_can_begin_with_the_rows_of_a_dataset(kind: str, tmp_path: Path) -> None:
     records = tmp_path / "records.yaml"

@@ -38,6 +38,7 @@ def buffer(context: Context | None = None, **params: Any) -> NaiveReplayBuffer:
     return NaiveReplayBuffer(config=NaiveReplayBuffer.Config(**params), context=context)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 9), st.lists(st.integers(0, 20), min_size=1, max_size=8))
 def test_a_ring_keeps_the_newest_rows(size: int, amounts: list[int]) -> None:
     ring, pushed = Ring(size), []

@@ -76,6 +76,7 @@ def test_a_token_that_requires_more_batches_than_a_firing_emits_is_refused() -> 
         buffer(updates_per_push=3).fire(rows(7), None, None)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.integers(0, 3), min_size=30, max_size=80), st.floats(0.3, 6.0))
 def test_the_ratio_stays_within_the_band_at_any_relative_speed(
@@ -181,6 +182,7 @@ warmup: []
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["advanced_buffer", "naive_buffer"])
 @pytest.mark.parametrize("placement", ["serial", "threads"])
 def test_in_a_graph_the_buffer_stays_within_its_band(

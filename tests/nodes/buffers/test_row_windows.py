@@ -149,6 +149,7 @@ def all_rows(buffer: Any) -> Batch:
     return buffer.sample(buffer.count) if buffer.count else to_batch([], links=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None)
 @given(
@@ -227,6 +228,7 @@ def test_windows_of_a_queue_end_with_the_token(n: int, seed: int, envs: int, lin
         assert_rows_are(batch, expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.integers(2, 6), st.integers(0, 2**31), st.integers(1, 3))
 def test_windows_of_demonstrations_end_with_their_table(n: int, seed: int, envs: int) -> None:

@@ -49,6 +49,7 @@ def test_windows_match_an_example() -> None:
     assert [x.tolist() for x in sequence_windows(np.empty(0, bool), 3, 1)] == [[], []]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.booleans(), max_size=40).map(lambda x: np.array(x, bool)),
     st.integers(1, 9),

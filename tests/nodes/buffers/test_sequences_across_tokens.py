@@ -72,6 +72,7 @@ def expected(tokens: list[Batch], steps: int, period: int, size: int) -> list[Se
     return sorted(found)
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     envs=st.integers(1, 3),
@@ -108,6 +109,7 @@ def test_sequences_across_tokens_are_those_of_whole_episodes(
     assert held(buffer) == expected(tokens, steps, period, 500)
 
 
+@pytest.mark.slow
 @examples(40)
 @given(
     st.integers(1, 3), st.lists(st.integers(1, 17), min_size=3, max_size=9), st.integers(1, 5),

@@ -128,6 +128,7 @@ def write_graphs(folder: Path) -> dict[str, Path]:
     return {name: folder / f"{name}.yaml" for name in GRAPHS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize(
     "others", [["threads"], pytest.param(["processes"], marks=pytest.mark.slow)]
@@ -162,6 +163,7 @@ def test_priorities_are_sent_to_the_shard_of_their_rows() -> None:
         assert priorities.round(2).tolist() == (mine["obs"] + 1).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["naive_buffer", "advanced_buffer"])
 def test_demonstrations_need_no_origin_columns(kind: str, tmp_path: Path) -> None:
     graph = flowrl.load(
@@ -172,6 +174,7 @@ def test_demonstrations_need_no_origin_columns(kind: str, tmp_path: Path) -> Non
     assert graph.run(train_iters=8, out=tmp_path / "run").train_iters == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["naive_buffer", "advanced_buffer"])
 def test_a_learner_is_pretrained_from_demonstrations_before_the_first_env_step(
     kind: str, tmp_path: Path

@@ -95,6 +95,7 @@ def test_the_rows_of_independent_equal_those_of_together(least: int) -> None:
         envs.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["serial", "sync", "sync, pre-reset", "thread"])
 def test_rows_of_failing_games_are_consecutive_steps(kind: str) -> None:
     retries = {"max_retry": 1000, "retry_waiting_time_s": 0.0}

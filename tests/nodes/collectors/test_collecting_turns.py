@@ -112,6 +112,7 @@ def collector(cls: Any = SampleCollector, kind: str = "serial", **params: Any) -
     return cls(envs=envs, policy=policy, origin=True, **params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stepping", ["together", "halves", "independent", "ready"])
 @pytest.mark.parametrize("n_sample", [5, 40])
 def test_tokens_have_the_rows_of_the_plain_definition(stepping: str, n_sample: int) -> None:
@@ -163,6 +164,7 @@ def test_unrolls_go_from_turn_to_turn() -> None:
         assert one == [row[2] for row in of_agent[: len(one)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["serial", "sync", "thread"])
 def test_rows_of_failing_games_are_consecutive_turns(kind: str) -> None:
     retries = {"max_retry": 1000, "retry_waiting_time_s": 0.0}
@@ -254,6 +256,7 @@ class SumMode0:
         return {"action": np.zeros(len(obs), np.int64)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_a_shared_policy_learns_from_turns_with_masks(algorithm: str) -> None:
     """Each row allows one action, so all rows that are learned from have it, and the losses are finite."""

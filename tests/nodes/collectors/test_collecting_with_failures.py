@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +79,7 @@ def check_rows(batch: Batch, unrolls: bool) -> None:
     assert (rows["discount"] == np.where(rows["terminated"], 0, np.float32(GAMMA))).all()
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.data())
 def test_every_row_is_right_despite_failures(data: st.DataObject) -> None:

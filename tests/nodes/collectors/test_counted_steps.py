@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from flowrl.checks.check import check
 from flowrl.graph.loading import load_data
 from flowrl.runtime.control.cuts import CutPlanner
@@ -26,6 +28,7 @@ GRAPH: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_only_the_agents_steps_are_steps_of_the_run(tmp_path: Path) -> None:
     result = compare_placements(GRAPH, tmp_path, "threads", steps=2000)
     assert result["env_steps"] == 2048  # 8 rounds of 256; the tutor's 512 do not count

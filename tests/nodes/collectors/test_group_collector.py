@@ -155,6 +155,7 @@ def test_a_group_may_act_at_random_without_weights() -> None:
     assert len(set(token["sheep"]["action"][:, 0])) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["serial", "sync", "thread"])
 def test_rows_of_failing_envs_are_consecutive_steps(kind: str) -> None:
     retries = {"max_retry": 1000, "retry_waiting_time_s": 0.0}

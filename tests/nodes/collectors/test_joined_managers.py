@@ -63,6 +63,7 @@ def collector(envs: Any, cls: Any = SampleCollector, **params: Any) -> Any:
     return cls(envs=envs, policy=policy, **params)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 4), max_size=3), st.sampled_from(["together", "halves"]))
 def test_rows_do_not_depend_on_the_number_of_managers(splits: list[int], stepping: str) -> None:
@@ -139,6 +140,7 @@ placements:
 """
 
 
+@pytest.mark.slow
 def test_a_graph_links_a_collector_to_several_managers(tmp_path: Path) -> None:
     graph = tmp_path / "many.yaml"
     graph.write_text(GRAPH.replace("STEPPING", "together"))
@@ -197,12 +199,14 @@ def gated_graph(tmp_path: Path, first: str = "waits", kind: str = "env_manager")
     return flowrl.load(str(graph))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", APART)
 def test_a_slow_manager_does_not_delay_a_ready_one(where: str, tmp_path: Path) -> None:
     result = gated_graph(tmp_path).run(placement=APART[where], steps=128, out=tmp_path / "run")
     assert result.env_steps == 128
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["thread_env_manager", slow("sync_subprocess_env_manager")])
 @pytest.mark.parametrize("other", ["env_manager", "thread_env_manager"])
 @pytest.mark.parametrize("where", ["serial", "collector=main,envs=main,more=thread:b"])
@@ -261,6 +265,7 @@ def test_a_reset_receives_requested_steps_first() -> None:
     assert not whole.pending
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stepping", ["together", "halves", "independent"])
 def test_managers_on_other_threads_have_the_same_digest(stepping: str, tmp_path: Path) -> None:
     assert_digests_equal(["serial", "threads"], stepping, tmp_path)

@@ -109,6 +109,7 @@ def step_keys(batch: Batch) -> list[tuple[float, float]]:
     return [tuple(row) for row in batch["obs"].tolist()]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 5),
@@ -136,6 +137,7 @@ def test_no_row_is_lost_or_changed_by_the_size_of_tokens(
             assert np.array_equal(token[name], once[name][places])
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 4), st.integers(0, 1000))
 def test_a_row_that_is_not_last_is_followed_by_its_successor(

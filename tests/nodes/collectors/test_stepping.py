@@ -59,6 +59,7 @@ def test_all_rows_of_halves_have_the_actions_of_the_firings_weights() -> None:
     assert [set(node.fire(weights(w))["action"]) for w in (1, 2)] == [{1}, {2}]
 
 
+@pytest.mark.slow
 @examples(60)
 @given(LENGTHS, st.integers(1, 20), st.integers(1, 3), WAYS, st.integers(1, 2))
 def test_with_ready_every_step_is_returned_once_and_in_order(
@@ -93,6 +94,7 @@ def test_a_call_of_the_policy_waits_for_least_envs() -> None:
     assert len(set(envs.served)) > 1  # more than `least` if more are ready
 
 
+@pytest.mark.slow
 @examples(80)
 @given(LENGTHS, st.integers(1, 20), st.integers(1, 3), WAYS, st.data())
 def test_steps_of_failed_episodes_are_in_no_later_token(

@@ -76,6 +76,7 @@ def test_burn_in_repeats_the_end_of_the_previous_unroll() -> None:
     assert node.ctx.take_count().env_steps == 9  # new steps only
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     LENGTHS,

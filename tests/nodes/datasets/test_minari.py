@@ -88,6 +88,7 @@ def play(env: Any, episodes: int) -> Batch:
     return Batch.concat(node.collect(episodes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "env", ["CartPole-v1", "Pendulum-v1", "tests.nodes.buffers.transforms.bit_flip:BitFlip"]
 )

@@ -97,6 +97,7 @@ def test_finished_episodes_are_dropped_from_the_log() -> None:
         assert not log._recent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("separately", "steps", "complete"), [(False, 25_000, 3), (True, 50_000, 8)]
 )

@@ -197,6 +197,7 @@ def test_launched_envs_play_their_episodes_and_are_done(kind: str) -> None:
         assert envs.ready_obs == {}
 
 
+@pytest.mark.slow
 @kinds
 def test_a_reset_after_closing_begins_new_episodes(kind: str) -> None:
     with open_manager(kind) as envs:

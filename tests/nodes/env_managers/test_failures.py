@@ -40,6 +40,7 @@ def test_the_memory_of_threads_cannot_be_limited() -> None:
         ThreadEnvManager(env=Gymnasium(id=FAILING), max_worker_bytes=1000)
 
 
+@pytest.mark.slow
 @kinds
 @pytest.mark.parametrize("retry_type", ["reset", "renew"])
 def test_failed_envs_are_restarted_and_all_kept_transitions_are_correct(
@@ -53,6 +54,7 @@ def test_failed_envs_are_restarted_and_all_kept_transitions_are_correct(
         assert envs.failures.replaced_workers == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [k for k in KINDS if k != "serial" and "pre-reset" not in k])
 def test_the_same_failures_have_the_same_consequences_in_every_kind(
     kind: str,
@@ -64,6 +66,7 @@ def test_the_same_failures_have_the_same_consequences_in_every_kind(
         assert base.failures == other.failures
 
 
+@pytest.mark.slow
 @isolating
 def test_a_keyboard_interrupt_of_an_env_is_its_failure_where_it_has_a_worker(kind: str) -> None:
     with failing(kind, "interrupt") as envs:
@@ -77,6 +80,7 @@ def test_a_keyboard_interrupt_of_an_env_is_its_failure_where_it_has_a_worker(kin
         TransitionChecker(envs).play(60)
 
 
+@pytest.mark.slow
 @processes
 @pytest.mark.parametrize("fault", ["exit", "sys.exit", "kill", "segfault"])
 def test_a_worker_that_ends_is_replaced_and_its_other_envs_continue(kind: str, fault: str) -> None:
@@ -88,6 +92,7 @@ def test_a_worker_that_ends_is_replaced_and_its_other_envs_continue(kind: str, f
         assert envs.failures.dropped_trajectories == envs.failures.failures > 0
 
 
+@pytest.mark.slow
 @isolating
 def test_an_env_that_hangs_has_failed_at_its_deadline(kind: str) -> None:
     limits = {"step_timeout_s": 0.3, "reset_timeout_s": 0.3}
@@ -98,6 +103,7 @@ def test_an_env_that_hangs_has_failed_at_its_deadline(kind: str) -> None:
         assert envs.failures.replaced_workers > 0
 
 
+@pytest.mark.slow
 @processes
 def test_a_worker_that_is_killed_from_outside_changes_no_transition(kind: str) -> None:
     with (
@@ -137,6 +143,7 @@ def test_an_env_that_ends_two_workers_has_failed_and_its_neighbours_continue(
         assert (envs.failures.failures, envs.failures.restored_envs) == (1, 2)
 
 
+@pytest.mark.slow
 def test_envs_that_cannot_be_replayed_after_their_worker_died_fail_their_next_step(
     tmp_path: Path,
 ) -> None:
@@ -180,6 +187,7 @@ def test_replacing_a_worker_that_grew_too_large_changes_no_transition() -> None:
         assert envs.failures.replaced_workers >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["serial", "sync"])
 def test_a_failure_without_an_attempt_left_writes_a_crash_file_that_fails_again(
     kind: str, tmp_path: Any, capfd: pytest.CaptureFixture[str]
@@ -241,6 +249,7 @@ def test_a_late_step_in_this_process_is_reported_while_it_runs_and_counted_after
     assert "in step" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.real_processes
 def test_closing_a_manager_ends_its_processes() -> None:
     with open_manager("sync, one env per worker") as envs:
@@ -251,6 +260,7 @@ def test_closing_a_manager_ends_its_processes() -> None:
             os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_managers_process() -> None:
     program = (
         "from tests.nodes.env_managers.manager_kinds import open_manager\n"

@@ -57,6 +57,7 @@ def test_a_run_survives_failures_of_all_kinds(kind: str) -> None:
     check_failures(failures)
 
 
+@pytest.mark.slow
 def test_threads_survive_all_failures_that_do_not_end_the_process() -> None:
     faults = STEP_FAULTS * 6 + RESET_FAULTS * 6 + HANGS + ("sys.exit",)
     failures, _ = play("thread", 300, faults, 0.1)

@@ -40,6 +40,7 @@ def test_options_hold_from_the_next_episode_of_each_env_on(kind: str) -> None:
         assert [envs.advance(zeros()).obs[0, 0] for _ in range(3)] == [2, 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS)
 def test_options_that_change_give_the_same_bits_as_in_the_serial_kind(kind: str) -> None:
     with open_manager("serial", "OptionEnv") as base, open_manager(kind, "OptionEnv") as other:
@@ -54,6 +55,7 @@ def test_options_that_change_give_the_same_bits_as_in_the_serial_kind(kind: str)
             assert steps_are_equal(base.advance(zeros()), other.advance(zeros()))
 
 
+@pytest.mark.slow
 @kinds
 def test_options_may_change_while_steps_are_pending(kind: str) -> None:
     """An episode that begins with the pending step may have the old or the new options; the history knows which."""
@@ -68,6 +70,7 @@ def test_options_may_change_while_steps_are_pending(kind: str) -> None:
             envs.advance(zeros())
 
 
+@pytest.mark.slow
 @kinds
 def test_a_restored_manager_replays_options(kind: str) -> None:
     with open_manager("serial", "OptionEnv") as envs, open_manager(kind, "OptionEnv") as other:
@@ -84,6 +87,7 @@ def test_a_restored_manager_replays_options(kind: str) -> None:
         assert steps.obs[:, 0].tolist() == [5, 5, 5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "sync, pre-reset"])
 def test_a_worker_that_is_killed_changes_no_step(kind: str) -> None:
     with open_manager("serial", "OptionEnv") as base, open_manager(kind, "OptionEnv") as envs:
@@ -102,6 +106,7 @@ def test_a_worker_that_is_killed_changes_no_step(kind: str) -> None:
         assert envs.failures.dropped_trajectories == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["serial", "thread"])
 def test_a_crash_file_has_the_options(kind: str, tmp_path: Path) -> None:
     with open_manager(kind, "OptionEnv", fails_at_shift=7.0) as envs:

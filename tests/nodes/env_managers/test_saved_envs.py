@@ -91,6 +91,7 @@ def as_from_file(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "wrappers"), list(kinds_and_wrappers()))
 def test_a_restored_manager_continues_with_the_same_bits(kind: str, wrappers: str) -> None:
     """It is saved at random steps, and compared with a serial manager that is not interrupted."""
@@ -171,6 +172,7 @@ def test_a_launched_manager_continues_with_the_same_ready_envs(kind: str) -> Non
         assert other.done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*LOCAL, "sync"])
 def test_each_agents_reward_scale_is_restored(kind: str) -> None:
     if "pre-reset" in kind:
@@ -322,6 +324,7 @@ def test_an_episode_whose_actions_were_dropped_is_not_restored(monkeypatch: Any)
         assert list(other.advance(np.zeros(3, int)).failed) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "sync, pre-reset"])
 def test_a_worker_that_is_killed_during_the_replay_is_replaced(kind: str, tmp_path: Any) -> None:
     params = {"mark": str(tmp_path / "mark"), "envs_per_worker": 2}
@@ -346,6 +349,7 @@ def test_workers_that_are_replaced_after_loading_are_counted() -> None:
         assert other.failures.replaced_workers == len(other.pool.workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrappers", ["lives", "lives, normalised, stacked, limited"])
 def test_carry_over_survives_the_death_of_a_worker(wrappers: str) -> None:
     with open_games("serial", wrappers) as base, open_games("sync", wrappers) as envs:
@@ -376,6 +380,7 @@ def collector_params(stepping: str) -> list[tuple[type[Collector], dict[str, Any
     return [samples, episodes] if stepping == "together" else [samples]
 
 
+@pytest.mark.slow
 @kinds
 @pytest.mark.parametrize("stepping", ["together", "halves"])
 def test_a_restored_collector_with_its_envs_collects_the_same_rows(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def test_envs_step_independently_of_each_other(seed: int, turns: list[set[int]])
         assert steps.episodes == [row[5] for row in rows if row[5]]
 
 
+@pytest.mark.slow
 @examples(60)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**40), st.data())
 def test_every_launched_env_plays_its_quota_in_any_order_of_steps(

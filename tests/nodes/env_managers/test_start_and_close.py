@@ -115,6 +115,7 @@ def test_if_not_all_workers_can_be_started_none_remains() -> None:
         assert child_pids() == children_before
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.real_processes
 def test_workers_start_without_a_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +127,7 @@ def test_workers_start_without_a_temporary_folder(monkeypatch: pytest.MonkeyPatc
         assert "hello from Python" in envs.pool.workers[0].output_tail()
 
 
+@pytest.mark.slow
 @linux
 def test_processes_that_envs_started_end_when_the_managers_process_is_killed(
     tmp_path: Path,

@@ -165,6 +165,7 @@ def test_agents_leave_and_return_in_the_rows_of_their_group() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize("groups", [None, TEAM])
 def test_every_kind_of_manager_gives_the_same_bits(kind: str, groups: Any) -> None:

@@ -60,6 +60,7 @@ def check_info(batch: Any) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_of_every_kind_of_manager_have_the_listed_info(kind: str) -> None:
     with open_manager(kind, count=3, env=env()) as envs:

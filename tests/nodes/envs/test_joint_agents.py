@@ -203,6 +203,7 @@ def test_envs_that_cannot_be_played_jointly_are_refused(env: PettingZoo, what: s
         env.spec()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_manager_gives_the_same_steps(kind: str) -> None:
     played = []

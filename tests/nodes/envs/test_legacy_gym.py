@@ -42,6 +42,7 @@ def trajectory(env: Gymnasium, steps: int) -> list[Any]:
     return arrays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", ["CartPole-v1", "MountainCar-v0", "Pendulum-v1", "FrozenLake-v1"])
 def test_gym_and_gymnasium_give_the_same_steps_for_equal_seeds_and_actions(id: str) -> None:
     old, new = trajectory(LegacyGym(id=id), 450), trajectory(Gymnasium(id=id), 450)
@@ -189,6 +190,7 @@ def test_wrappers_of_the_user_are_not_removed(register: Any) -> None:
     assert not second.terminated.any()
 
 
+@pytest.mark.slow
 def test_a_graph_gives_the_same_digest_with_gym_and_gymnasium(tmp_path: Any) -> None:
     results = []
     for kind in ("gym", "gymnasium"):

@@ -89,6 +89,7 @@ def play_by_definition(name: str, seed: int) -> tuple[list[list[Row]], list[floa
     return rows, state.returns()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(name=st.sampled_from(GAMES), seed=st.integers(0, 10**6))
 def test_a_game_has_the_rows_of_a_loop_over_its_states(name: str, seed: int) -> None:
@@ -145,6 +146,7 @@ def test_a_limit_truncates_both_players_and_their_masks_allow_all() -> None:
     assert steps.next_obs["action_mask"].tolist() == [[1] * 9, [0, 0, 0, 1, 1, 1, 1, 1, 1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS)
 def test_every_kind_of_manager_gives_the_same_bits(kind: str) -> None:
     part = OpenSpiel(game="leduc_poker")
@@ -162,6 +164,7 @@ def test_every_kind_of_manager_gives_the_same_bits(kind: str) -> None:
         base.close(), other.close()
 
 
+@pytest.mark.slow
 def test_random_players_of_kuhn_poker_have_its_exact_value() -> None:
     """Against each other, uniform players have an expected return of 1/8 for the first."""
     envs = make_manager(OpenSpiel(game="kuhn_poker"), count=50)

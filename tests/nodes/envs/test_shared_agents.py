@@ -70,6 +70,7 @@ def test_an_agent_has_no_valid_row_while_it_is_inactive() -> None:
     assert s.obs[0, 0] != seed  # another game
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS)
 @pytest.mark.parametrize("space", ["box", "mask"])
 def test_every_kind_of_manager_gives_the_same_bits(kind: str, space: str) -> None:
@@ -275,6 +276,7 @@ def test_an_agent_error_names_the_agent(kwargs: dict[str, Any], what: str) -> No
         play()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["serial", "sync, one env per worker", "thread"])
 def test_a_failed_env_is_invalid_for_its_agents_and_no_others(kind: str) -> None:
     env = scripted_agents(each=[{"wrong": "raises"}, {}])
@@ -296,6 +298,7 @@ def test_a_failed_env_is_invalid_for_its_agents_and_no_others(kind: str) -> None
         manager.close()
 
 
+@pytest.mark.slow
 def test_a_failed_env_can_be_replayed_from_its_crash_file(tmp_path: Path) -> None:
     envs = as_agent_rows(make_manager(scripted_agents(wrong="raises"), count=1))
 
@@ -346,6 +349,7 @@ def test_an_unfinished_episode_is_saved_and_continues_with_the_same_bits() -> No
 # without the engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_launched_ids_are_agents_and_an_env_is_done_when_all_its_agents_are(kind: str) -> None:
     envs = make_manager(scripted_agents(), kind)

@@ -101,6 +101,7 @@ def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> N
             TupleAgents(id=id).spec()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "id", "width"),
     [("lbforaging", "Foraging-8x8-2p-2f-v3", 12), ("rware", "rware-tiny-2ag-v2", 71)],

@@ -104,6 +104,7 @@ def plain_rows(played: PlayedGame) -> PlayedGame:
     return played._replace(rows=rows)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -239,6 +240,7 @@ def test_info_is_that_of_the_turn_that_completes_the_row() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OTHERS)
 def test_every_kind_of_manager_gives_the_same_bits(kind: str) -> None:
     part = turns(masks=False)

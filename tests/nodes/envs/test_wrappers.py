@@ -136,6 +136,7 @@ def test_gymnasiums_checker_accepts_scaled_actions() -> None:
     np.testing.assert_array_equal(scaled[0], plain[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARAMS)
 def test_everything_that_a_wrapper_draws_follows_from_the_seed(name: str) -> None:
     wrapper = make_wrapper(name, **PARAMS[name])
@@ -451,6 +452,7 @@ def test_the_id_may_name_a_function() -> None:
     assert isinstance(env.action_space, Discrete)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "serial"])
 def test_every_kind_of_manager_gives_the_same_steps_of_wrapped_envs(kind: str) -> None:
     names = ["sticky_actions", "noop_start", "gray", "frame_stack", "action_mask"]

@@ -56,6 +56,7 @@ def open_managers(kind: str, counts: Sequence[int], **params: Any) -> Iterator[l
         yield [first, *others]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_linked_envs_of_every_kind_play_the_same_episodes_as_its_own(kind: str) -> None:
     own = evaluator(env_count=3)
@@ -108,6 +109,7 @@ def test_an_evaluation_goes_on_when_envs_fail_and_failures_are_counted(
         assert envs.ctx.records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "faults"),
     [
@@ -220,6 +222,7 @@ def test_linked_envs_in_workers_change_no_result_in_any_placement(
     assert compare_placements(graph, tmp_path, *placements, train_iters=30) == serial
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_when_linked_envs_fail(tmp_path: Path) -> None:
     env = {"id": FAILING, "kwargs": {"faults": ["raise", "nan"], "probability": 0.7}}
     graph = with_eval_envs(env=env, max_retry=30, retry_waiting_time_s=0.0)

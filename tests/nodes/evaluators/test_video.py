@@ -92,6 +92,7 @@ def test_one_file_contains_all_three_episodes(tmp_path: Path) -> None:
     assert steps == [0, 1, 2, 3] * 3
 
 
+@pytest.mark.slow
 def test_mp4_videos_are_as_long_as_their_episodes(tmp_path: Path) -> None:
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
     out = tmp_path / "all.mp4"

@@ -97,6 +97,7 @@ def test_what_cannot_label_is_refused() -> None:
         describe(leans, {**SCHEMA, "reward": Column("float32", (4,))})
 
 
+@pytest.mark.slow
 def test_the_expert_of_a_checkpoint_labels_as_it_acts(tmp_path: Path) -> None:
     flowrl.load("cartpole_dqn", {"evaluator.episodes": 1}).run(train_iters=96, out=tmp_path / "run")
     checkpoint = str(next((tmp_path / "run" / "checkpoints").iterdir()))
@@ -137,6 +138,7 @@ def test_an_expert_gives_the_scores_of_all_actions_on_request(graph: str) -> Non
     assert dict(empty.schema)["scores"] == Column("float32", (2,))
 
 
+@pytest.mark.slow
 def test_a_collector_with_an_expert_gives_its_scores_too(tmp_path: Path) -> None:
     checkpoint = str(graphs_folder() / "checkpoints/cartpole_ppo.safetensors")
     expert = {"type": "expert", "checkpoint": checkpoint, "trained": "ppo", "scores": True}

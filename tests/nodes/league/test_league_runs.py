@@ -52,6 +52,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / LEAGUE[0]).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_row_of_the_payoff_is_played_again_with_its_result(tmp_path: Path) -> None:
     graph().run(train_iters=3, out=tmp_path / "run", quiet=True)
     found = rows(tmp_path / "run")
@@ -61,6 +62,7 @@ def test_every_row_of_the_payoff_is_played_again_with_its_result(tmp_path: Path)
     assert replay_rows(tmp_path / "run", found) == found
 
 
+@pytest.mark.slow
 def test_a_row_of_a_version_that_was_not_kept_is_an_error(tmp_path: Path) -> None:
     loaded = flowrl.load(league_graph())
     loaded.run(train_iters=4, out=tmp_path / "run", quiet=True)
@@ -76,6 +78,7 @@ def test_a_row_of_a_version_that_was_not_kept_is_an_error(tmp_path: Path) -> Non
         replay_rows(tmp_path / "run", [{**first, "player": "foo"}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "placement", ["threads", pytest.param("processes", marks=pytest.mark.slow)]
 )
@@ -102,6 +105,7 @@ def test_a_league_of_recurrent_players_is_the_same_in_threads_and_played_again(
     assert replay_rows(tmp_path / "serial", found) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "placement", ["threads", pytest.param("processes", marks=pytest.mark.slow)]
 )
@@ -124,6 +128,7 @@ def test_players_with_policies_of_their_own_are_the_same_in_every_placement_and_
     assert replay_rows(tmp_path / "serial", chosen) == chosen
 
 
+@pytest.mark.slow
 def test_players_with_policies_of_their_own_take_part_in_tournaments(tmp_path: Path) -> None:
     run = tmp_path / "mixed"
     flowrl.load(mixed_league()).run(train_iters=2, out=run, quiet=True)
@@ -134,6 +139,7 @@ def test_players_with_policies_of_their_own_take_part_in_tournaments(tmp_path: P
     assert policies == [Ppo, Dqn]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [league_graph, pytest.param(mixed_league, marks=pytest.mark.slow)])
 def test_a_run_that_died_goes_on_with_the_same_matches(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

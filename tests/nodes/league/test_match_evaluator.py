@@ -68,6 +68,7 @@ def test_settings_of_collectors_without_an_effect_are_refused(given: dict[str, A
         evaluator(1, **given)
 
 
+@pytest.mark.slow
 def test_it_is_paced_by_the_learner_of_a_graph(tmp_path: Path) -> None:
     data = league_graph()
     opponents = [{"type": "random"}, {"type": "random"}]

@@ -65,6 +65,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "dqn.safetensors"
 
 
+@pytest.mark.slow
 @each_algorithm
 def test_every_algorithm_continues_from_a_file_with_the_same_bits(
     name: str, tmp_path: Path

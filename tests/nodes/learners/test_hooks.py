@@ -216,6 +216,7 @@ def test_every_hook_is_tested_here() -> None:
     assert HOOKS.keys() == CATALOGUE["hook"].keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [*HOOKS.values(), CountsHidden])
 def test_a_learner_that_was_loaded_continues_its_hooks(make: Any) -> None:
     """With the same weights, records and states as one that goes on."""

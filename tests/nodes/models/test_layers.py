@@ -108,6 +108,7 @@ def noisy_heads(rng: Any) -> tuple[torch.nn.Module, Any]:
     return module, act
 
 
+@pytest.mark.slow
 def test_noise_has_the_mean_and_deviation_of_factorised_noise() -> None:
     """y = mu(x) + sum_i sigma x_i e_i e_j + sigma e_j, where e = sign(z) sqrt|z|, so E e = 0 and E e^2 = E|z|."""
     module, act = noisy_heads(np.random.default_rng(5))

@@ -170,6 +170,7 @@ def obs_of(rows: int, lives: float = 0.8) -> Array:
     return obs
 
 
+@pytest.mark.slow
 @each_action
 @pytest.mark.parametrize("position", [[], [[1, 3]]], ids=["thoughts", "positions"])
 def test_agents_act_by_what_their_groups_make_of_their_thoughts(

@@ -234,6 +234,7 @@ def write_graph(folder: Path, burn_in_steps: int, n_sample: int) -> Path:
     return folder / "recall.yaml"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("burn_in_steps", "n_sample"), [(0, 32), (1, 24)])
 def test_it_learns_to_remember(burn_in_steps: int, n_sample: int, tmp_path: Path) -> None:
     """Tokens of 6 steps for each env cut episodes of 4 steps."""

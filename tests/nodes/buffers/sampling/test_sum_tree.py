@@ -14,6 +14,7 @@ pytest.importorskip("numba")
 both = pytest.mark.parametrize("compiled", [False, True])
 
 
+@pytest.mark.slow
 @both
 def test_a_mass_finds_the_place_in_whose_weight_it_falls(compiled: bool) -> None:
     tree = SumTree(20, compiled)

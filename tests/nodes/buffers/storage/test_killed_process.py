@@ -81,6 +81,7 @@ def kill_repeatedly(folder: Path, times: int) -> None:
     assert sorted(p.name for p in folder.parent.iterdir()) == [folder.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "once"])
 def test_flushed_rows_survive_a_few_kills(tmp_path: Path, name: str) -> None:
     kill_repeatedly(tmp_path / name, 12)
@@ -92,6 +93,7 @@ def test_flushed_rows_survive_a_hundred_kills(tmp_path: Path, name: str) -> None
     kill_repeatedly(tmp_path / name, 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "once"])
 def test_a_process_that_is_killed_while_it_makes_its_files_leaves_none(
     tmp_path: Path, name: str

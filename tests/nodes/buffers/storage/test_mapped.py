@@ -553,6 +553,7 @@ def test_a_node_that_is_restarted_within_a_run_continues_with_its_rows(tmp_path:
         node.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["cartpole_dqn", "cartpole_dqn_per"])
 def test_a_run_has_the_same_digest_as_in_memory(tmp_path: Path, graph: str) -> None:
     def digest(name: str, **settings: Any) -> str:
@@ -580,6 +581,7 @@ def test_a_run_in_processes_has_the_same_digest_as_in_memory(tmp_path: Path) -> 
     found.close()
 
 
+@pytest.mark.slow
 def test_a_run_that_begins_with_stored_rows_reports_it(tmp_path: Path) -> None:
     mapped = {"type": "mapped", "path": str(tmp_path / "rows"), "on_existing": "reuse"}
     graph = flowrl.load("cartpole_dqn", set={"buffer.storage": mapped, "buffer.size": 2000})

@@ -57,6 +57,7 @@ def apply_events(folder: Path, events: list[Event], chance: random.Random) -> No
                 begin = end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain", "once"])
 def test_flushed_rows_survive_a_power_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -201,6 +201,7 @@ def default_digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     return digest_of_run(tmp_path_factory.mktemp("default") / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("once", [False, True])
 @pytest.mark.parametrize("storage", KINDS)
 def test_a_run_has_the_same_digest_with_every_storage(

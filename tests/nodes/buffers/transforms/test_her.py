@@ -108,6 +108,7 @@ def test_stored_rows_do_not_change() -> None:
     assert all(np.array_equal(before[n], array) for n, array in node.rows().columns.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [0.5, 4.0])
 def test_k_rows_are_relabelled_for_each_row_that_keeps_its_goal(k: float) -> None:
     node = buffer(her(strategy="final", k=k), 3000, 3000)
@@ -367,6 +368,7 @@ def check_relabelled(
     return moved, count < len(numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminates", [True, False])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_sequence_gets_one_goal_and_ends_where_it_reaches_it(
