@@ -1,16 +1,21 @@
 """The collector experiment as it was published: 300 collections, three repeats, all cells, and the base manager.
 
 It takes many hours, so each run is written to a file as soon as it is over, and an interrupted experiment goes on
-where it was. The tables have the published form: seconds of all collections, mean and deviation over the repeats.
+where it was. Runs sleep most of the time, so that several can run side by side (`--side`); each row says how many did,
+and how many CPU seconds it took. The tables have the published form: seconds of all collections, mean and deviation
+over the repeats.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 from bench.peers import Contender, Row
@@ -63,21 +68,32 @@ def measure_missing(
     runs: Sequence[PublishedRun],
     path: Path,
     cpu_load: Callable[[float], AbstractContextManager[None]],
+    side: int = 1,
 ) -> list[dict[str, Any]]:
-    """Measure the runs that the file does not have, and append them; return all."""
+    """Measure the runs that the file does not have, some side by side, and append them; return all."""
     rows = read_rows(path)
     known = [{name: row[name] for name in PublishedRun._fields} for row in rows]
     missing = [run for run in runs if run.key not in known]
     print(f"{len(runs)} runs, of which {path} has {len(runs) - len(missing)}", flush=True)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for run in missing:
-        with cpu_load(run.load):
-            row = {**run.key, **run.measure()}
-        if "failed" not in row:  # a failed run is tried again next time
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-        rows.append(row)
-        print(json.dumps(row), flush=True)
+    is_writing = Lock()
+
+    def measure(run: PublishedRun) -> dict[str, Any]:
+        row = {**run.key, "side": side, **run.measure()}
+        with is_writing:
+            if "failed" not in row:  # a failed run is tried again next time
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+            print(json.dumps(row), flush=True)
+        return row
+
+    for load, same in itertools.groupby(missing, key=lambda run: run.load):
+        pool = ThreadPoolExecutor(side)
+        try:
+            with cpu_load(load):
+                rows += pool.map(measure, same)
+        finally:  # Ctrl-C ends the runs that are measured, and no others begin
+            pool.shutdown(cancel_futures=True)
     wanted = [run.key for run in runs]
     return [row for row in rows if {n: row[n] for n in PublishedRun._fields} in wanted]
 

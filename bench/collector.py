@@ -121,6 +121,12 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--collections", type=int, default=COLLECTIONS_PUBLISHED, help="with --published"
     )
     parser.add_argument("--repeats", type=int, default=REPEATS, help="with --published")
+    parser.add_argument(
+        "--side",
+        type=int,
+        default=1,
+        help="runs side by side, with --published: 8 big ones take a fifth of a core",
+    )
     parser.add_argument("--file", type=Path, default=RESULTS, help="with --published")
     if "--quick" in arguments:
         arguments = [*QUICK, *arguments]
@@ -138,7 +144,7 @@ def measure_published(options: argparse.Namespace) -> dict[str, Any]:
         options.collections,
         options.repeats,
     )
-    rows = measure_missing(list(runs), options.file, cpu_load)
+    rows = measure_missing(list(runs), options.file, cpu_load, options.side)
     print("\n" + tables(rows))
     return {"runs": rows, "table": tables(rows)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -202,10 +203,28 @@ def test_the_published_experiment_goes_on_where_it_was_interrupted(tmp_path: Pat
     path.write_text(path.read_text() + '{"size": "sma')  # interrupted in the middle of a line
     second = published.measure_missing(plan, path, cpu_load)
     assert contender.measured[4:] == [["small", "1", "1", "2"]]  # the failed one alone
-    assert loads == [0.6, 0.6, 0.0, 0.0, 0.6]
+    assert loads == [0.6, 0.0, 0.6]  # once for all runs under it
     assert not any("failed" in row for row in second)
     assert len(published.read_rows(path)) == 4
     assert published.tables(second).count("| small | 10.50+0.50 |") == 2
+
+
+def test_runs_of_the_published_experiment_can_be_measured_side_by_side(tmp_path: Path) -> None:
+    both_run = threading.Barrier(2, timeout=60)
+
+    class WaitsForAnother:
+        name = "fake"
+
+        def run(self, task: str, words: list[str], timeout_s: float) -> dict[str, Any]:
+            both_run.wait()
+            return {"wall_s": 10.0 + int(words[2]), "samples": 160, "cpu_s": 0.1}
+
+    contender: Any = WaitsForAnother()
+    plan = list(published.planned_runs([contender], ["big"], [1.0], [0.6], 2, 2))
+    rows = published.measure_missing(plan, tmp_path / "runs.jsonl", lambda _: nullcontext(), side=2)
+    assert [(row["seed"], row["wall_s"], row["side"]) for row in rows] == [(0, 10, 2), (1, 11, 2)]
+    stored = published.read_rows(tmp_path / "runs.jsonl")
+    assert sorted(stored, key=lambda row: row["seed"]) == rows
 
 
 def test_the_published_experiment_is_as_it_was_published() -> None:
