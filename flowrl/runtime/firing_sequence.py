@@ -177,10 +177,10 @@ class PacedSteps:
     def fire_after(self, version: int) -> None:
         """Fire the schedules that this version paces."""
         scheduler, site = self._scheduler, self._scheduler.site
-        prefix, pacing_step = site.position_prefix, scheduler.current_step
+        prefix, pacing_step = site.position_prefix, site.current_step
         for number, every, steps in self._schedules:
             if version % every == 0:
                 site.position_prefix = (*prefix, self._order_index, 0, version - 1, 1 + number)
                 for step in steps:
                     scheduler.fire_step(step, step.times)
-        site.position_prefix, scheduler.current_step = prefix, pacing_step
+        site.position_prefix, site.current_step = prefix, pacing_step

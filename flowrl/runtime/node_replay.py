@@ -8,9 +8,7 @@ and what would go to them is compared. What goes from one of the instances to an
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
 from typing import Any
@@ -18,186 +16,26 @@ from typing import Any
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.ordering import exclusive_services_of
 from flowrl.core.context import Record
-from flowrl.core.state import State
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
 from flowrl.runtime.edge_factory import EdgeFactory, Replica, Versions
-from flowrl.runtime.half_precision import EdgeRounding
 from flowrl.runtime.instance import Instance
+from flowrl.runtime.recorded_edges import (
+    ComparedQueue,
+    ComparedVersions,
+    Comparison,
+    EndOfRecording,
+    RecordedInput,
+    RecordedState,
+    RecordedTokens,
+    ReplayDiffers,
+)
 from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.scheduler import Scheduler
-from flowrl.runtime.site_state import Position
 from flowrl.runtime.snapshot import Parts, load_instance, node_key
 from flowrl.runtime.state_versions import StateVersions
-from flowrl.runtime.streams import AwaitedQueue, Push, Queue, Take, Token
-from flowrl.runtime.token_contents import decode_token, encode_token, first_difference
+from flowrl.runtime.streams import Push, Queue, Take
 from flowrl.runtime.token_hashing import TokenHash, pair_numbers
-
-PairNumbers = Mapping[tuple[PortRef, ReplicaPair], int]
-
-
-class EndOfRecording(BaseException):
-    """The instance would take a token that was not recorded, because the recording ends before."""
-
-
-class ReplayDiffers(BaseException):
-    """The instance gave something else than what was recorded."""
-
-
-class RecordedTokens:
-    """The recorded tokens by replica pair, read one after another."""
-
-    def __init__(
-        self, tokens_of: Callable[[int], Iterator[TokenHash]], pairs: Collection[int]
-    ) -> None:
-        """`tokens_of` yields the tokens of one pair. Other pairs than these count as not recorded."""
-        self._tokens = {pair: tokens_of(pair) for pair in pairs}
-        self._next = {pair: next(tokens, None) for pair, tokens in self._tokens.items()}
-
-    def __contains__(self, pair: int) -> bool:
-        return pair in self._tokens
-
-    @property
-    def is_over(self) -> bool:
-        return not any(self._next.values())
-
-    def peek(self, pair: int) -> TokenHash | None:
-        """Return the next token of a pair, which stays there; None at the end of the recording."""
-        return self._next[pair]
-
-    def next_with_content(self, pair: int) -> TokenHash | None:
-        """Return the next token of a pair, or the next version that was not read before, and skip what is between."""
-        while (token := self._next[pair]) is not None and not token.content:
-            self.take(pair)
-        return token
-
-    def take(self, pair: int) -> TokenHash:
-        token = self._next[pair]
-        if token is None:
-            raise EndOfRecording
-        self._next[pair] = next(self._tokens[pair], None)
-        return token
-
-
-@dataclass(slots=True)
-class Comparison:
-    """How many tokens and versions of each edge were equal."""
-
-    equal: dict[str, int] = field(default_factory=dict)
-
-    def compare(self, edge: str, what: str, recorded: TokenHash, token: Token) -> None:
-        """Count a token that is equal to the recorded one; raise `ReplayDiffers` if it is not."""
-        content = encode_token(token)
-        if content != recorded.content:
-            found = first_difference(decode_token(recorded.content), decode_token(content))
-            if found:
-                raise ReplayDiffers(f"{what} of {edge} differs from the recorded one: {found}")
-        self.equal[edge] = self.equal.get(edge, 0) + 1
-
-
-class RecordedInput(AwaitedQueue):
-    """A queue that continues with recorded tokens."""
-
-    def __init__(self, tokens: Collection[Token], recorded: RecordedTokens, pair: int) -> None:
-        super().__init__(tokens)
-        self._recorded, self._pair = recorded, pair
-
-    def popleft(self) -> Token:
-        self.fill(1)
-        return super().popleft()
-
-    def fill(self, tokens: int) -> None:
-        while len(self) < tokens:
-            self.append(decode_token(self._recorded.take(self._pair).content))
-
-
-class ComparedQueue(deque[Token]):
-    """A queue into an instance of the replay, or out of it: what is pushed is compared with what was recorded."""
-
-    def __init__(
-        self,
-        edge: str,
-        position: Callable[[], Position],
-        recorded: RecordedTokens,
-        pair: int,
-        comparison: Comparison,
-        tokens: Collection[Token] | None = None,
-    ) -> None:
-        """`tokens` are there already; None if the consumer is not replayed, so that nothing is kept."""
-        super().__init__(tokens or ())
-        self._keeps = tokens is not None
-        self._edge, self._position, self._recorded = edge, position, recorded
-        self._pair, self._comparison = pair, comparison
-
-    def append(self, token: Token) -> None:
-        self._compare(token)
-        if self._keeps:
-            super().append(token)
-
-    def _compare(self, token: Token) -> None:
-        if self._pair not in self._recorded or self._recorded.peek(self._pair) is None:
-            return  # the edge was not recorded, or not so long
-        recorded = self._recorded.take(self._pair)
-        at = self._position()
-        number = self._comparison.equal.get(self._edge, 0)
-        if recorded.position != at:
-            raise ReplayDiffers(
-                f"token {number} of {self._edge} comes from firing {at[-1]}, and was recorded in firing "
-                f"{recorded.position[-1]}"
-            )
-        what = f"token {number}, from firing {at[-1]} (round {at[0]}),"
-        self._comparison.compare(self._edge, what, recorded, token)
-
-
-class ComparedVersions:
-    """Compares the versions of a state with those that one consumer read."""
-
-    def __init__(
-        self,
-        edge: str,
-        recorded: RecordedTokens,
-        pair: int,
-        comparison: Comparison,
-        rounding: EdgeRounding | None,
-    ) -> None:
-        self._edge, self._recorded, self._pair = edge, recorded, pair
-        self._comparison, self._rounding = comparison, rounding
-
-    def compare(self, state: State) -> None:
-        """Compare a version, if the consumer read it."""
-        if self._rounding is not None:
-            state = self._rounding.rounded_state(state)
-        while (recorded := self._recorded.peek(self._pair)) is not None:
-            if recorded.version > state.version:
-                return
-            self._recorded.take(self._pair)
-            if recorded.version == state.version and recorded.content:
-                what = f"version {state.version}"
-                self._comparison.compare(self._edge, what, recorded, (state, state.clock))
-
-
-class RecordedState:
-    """The versions that an instance read, each from the firing on in which it was read first."""
-
-    def __init__(
-        self, position: Callable[[], Position], recorded: RecordedTokens, pair: int
-    ) -> None:
-        self._position, self._recorded, self._pair = position, recorded, pair
-        self._current: Token | None = None
-        self._last_round = -1  # of the last read; in each round, the first one was recorded
-
-    def take(self) -> Token:
-        now = self._position()
-        while (following := self._recorded.peek(self._pair)) is not None:
-            if following.position > now:
-                break
-            read = self._recorded.take(self._pair)
-            self._last_round = read.position[0]
-            if read.content:
-                self._current = decode_token(read.content)
-        if self._current is None or (following is None and now[0] > self._last_round):
-            raise EndOfRecording
-        return self._current
 
 
 class ReplayEdgeFactory(EdgeFactory):
@@ -211,13 +49,12 @@ class ReplayEdgeFactory(EdgeFactory):
         comparison: Comparison,
     ) -> None:
         super().__init__(checked)
-        self.position: Callable[[], Position] = lambda: ()  # of the current firing
-        self.compared_versions: list[tuple[ComparedVersions, StateVersions]] = []
+        self.compared_versions: list[ComparedVersions] = []
         services = exclusive_services_of(checked.graph, {node for node, _ in own})
         self._local = {*own, *product(services, {replica for _, replica in own})}
         self._state_inputs: dict[tuple[PortRef, int], Take] = {}
         self._recorded, self._comparison = recorded, comparison
-        self._numbers: PairNumbers = pair_numbers(checked.graph)
+        self._numbers = pair_numbers(checked.graph)
 
     def is_local(self, node: str, replica: int) -> bool:
         return (node, replica) in self._local
@@ -231,12 +68,7 @@ class ReplayEdgeFactory(EdgeFactory):
             tokens = self._initial_tokens(edge) if consumes else None
             if produces:
                 queues[pair] = ComparedQueue(
-                    str(edge),
-                    lambda: self.position(),
-                    self._recorded,
-                    number,
-                    self._comparison,
-                    tokens,
+                    str(edge), self.site, self._recorded, number, self._comparison, tokens
                 )
             elif tokens is not None:
                 queues[pair] = RecordedInput(tokens, self._recorded, number)
@@ -248,36 +80,32 @@ class ReplayEdgeFactory(EdgeFactory):
         key = edge.to, replica
         if key not in self._state_inputs:  # each phase of the warm-up connects the instances again
             number = self._numbers[edge.to, (0, 0, replica)]
-            self._state_inputs[key] = RecordedState(
-                lambda: self.position(), self._recorded, number
-            ).take
+            self._state_inputs[key] = RecordedState(self.site, self._recorded, number).take
         return self._state_inputs[key]
 
     def round_end_readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
-        compared = self._compared(edge, versions)
-        return [lambda token, c=c: c.compare(token[0]) for c in compared]  # type: ignore[misc]
+        return [compared.compare_token for compared in self._compared(edge, versions)]
 
     def paced_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
-        compared = self._compared(edge, versions)
-        return [lambda c=c: c.compare(versions.newest_whole()) for c in compared]  # type: ignore[misc]
+        return [compared.compare_newest_whole for compared in self._compared(edge, versions)]
 
     def lagged_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
-        compared = self._compared(edge, versions)
-        return [lambda c=c: c.compare(versions.newest()) for c in compared]  # type: ignore[misc]
+        return [compared.compare_newest for compared in self._compared(edge, versions)]
 
     def _compared(self, edge: Edge, versions: StateVersions) -> list[ComparedVersions]:
         """Return the comparisons of a state with what its consumers read, if that was recorded."""
         numbers = [
             self._numbers[edge.to, pair] for pair in replica_pairs_of(self._checked.graph, edge)
         ]
+        rounding = self.rounding(edge)
         found = [
             ComparedVersions(
-                str(edge), self._recorded, number, self._comparison, self.rounding(edge)
+                str(edge), versions, self._recorded, number, self._comparison, rounding
             )
             for number in numbers
             if number in self._recorded
         ]
-        self.compared_versions += [(one, versions) for one in found]
+        self.compared_versions += found
         return found
 
 
@@ -310,7 +138,6 @@ class NodeReplay(Scheduler):
         self._recorded = RecordedTokens(tokens_of, [*inputs, *self._outputs])
         edges = ReplayEdgeFactory(checked, own, self._recorded, self.comparison)
         super().__init__(checked, seed, edges)
-        edges.position = lambda: self.current_position
         self._compared_versions = edges.compared_versions
         self._last_iteration, self._has_last_iteration = last_iteration, False
         learners = {node for node, _ in own} & {checked.graph.first_learner}
@@ -349,8 +176,8 @@ class NodeReplay(Scheduler):
 
     def before_first_round(self) -> None:
         self.first_firings = {instance.key: instance.fired for instance in self.instances.all()}
-        for compared, versions in self._compared_versions:
-            compared.compare(versions.newest())
+        for compared in self._compared_versions:
+            compared.compare_newest()
 
     def before_round(self) -> None:
         if self._recorded.is_over and not self._ends_with_iteration:

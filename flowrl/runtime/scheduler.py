@@ -33,7 +33,6 @@ from flowrl.runtime.firing_sequence import (
 from flowrl.runtime.instance import RAISED, Instance
 from flowrl.runtime.instances import Instances
 from flowrl.runtime.records import FailureRecord, RecordSource
-from flowrl.runtime.site_state import Position
 from flowrl.runtime.snapshot import Parts, load_parts
 from flowrl.runtime.token_hashing import TokenHasher, TokenHashSink
 
@@ -66,7 +65,6 @@ class Scheduler(ABC):
         self.warm_up_rounds = sum(warm.rounds for warm in self.program.warmup)
         self.instances = Instances(checked, seed, edges, on_making, continues)
         self.site = edges.site
-        self.current_step: ScheduleStep | None = None  # of the innermost schedule
         self.deferred_effects = DeferredEffects()
         self._edges = edges
         self._saved_parts: Parts | None = None  # of the snapshot from which a run continues
@@ -118,15 +116,6 @@ class Scheduler(ABC):
         fire()
 
     # the state of the execution
-
-    @property
-    def current_position(self) -> Position:
-        """The position of the current firing, or of the next one."""
-        step = self.current_step
-        prefix = self.site.position_prefix
-        if step is None:
-            return prefix
-        return (*prefix, step.order_index, step.replica, step.instance.fired)
 
     @property
     def has_verdict(self) -> bool:
@@ -251,7 +240,7 @@ class Scheduler(ABC):
         self.site.position_prefix = (self.site.rounds,)
         for step in steps:
             self.fire_step(step, step.times if stop is None else stop.firings_of(step))
-        self.current_step = None
+        self.site.current_step = None
         for versions in self.instances.versions.values():
             versions.end_round()
         self.site.rounds += 1
@@ -259,7 +248,7 @@ class Scheduler(ABC):
     def fire_step(self, step: ScheduleStep, times: int) -> None:
         """Fire a step's instance `times` times, and call `after_firing` after each firing."""
         fire = step.fire
-        self.current_step = step
+        self.site.current_step = step
         for _ in repeat(None, times):
             fire()
             self.after_firing()

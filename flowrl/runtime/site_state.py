@@ -6,9 +6,12 @@ A site is one thread. Only that thread writes the state. Other threads may read 
 from __future__ import annotations
 
 import time
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from flowrl.channels import Receiver, Sender
+
+if TYPE_CHECKING:
+    from flowrl.runtime.firing_sequence import ScheduleStep
 
 # Positions compare as the serial program orders them. A firing's position is
 #     (round, index, replica, firing)
@@ -60,6 +63,7 @@ class SiteState:
     """The position of a site in the program, the end of its last firing, its waits, and its services."""
 
     __slots__ = (
+        "current_step",
         "last_fired_s",
         "phase",
         "position_prefix",
@@ -76,8 +80,17 @@ class SiteState:
         self.round = 0  # within the phase; for error messages
         self.rounds = 0  # completed rounds, those of the warm-up included
         self.position_prefix: Position = (0,)
+        self.current_step: ScheduleStep | None = None  # of the innermost schedule
         self.restarts = 0  # how often the site was lost and started again while the others went on
         self.last_fired_s = time.perf_counter()  # the time of the next firing counts from here
         self.waits: list[Wait] = []
         self.service_calls: dict[tuple[str, str], ServiceCalls] = {}  # by service and client
         self.waiting: tuple[Wait, float] | None = None  # the current wait and its start
+
+    @property
+    def position(self) -> Position:
+        """The position of the current firing, or of the next one; between two rounds, that of the earlier round."""
+        step, prefix = self.current_step, self.position_prefix
+        if step is None:
+            return prefix
+        return (*prefix, step.order_index, step.replica, step.instance.fired)

@@ -71,7 +71,7 @@ def _activity(
         wait, since_s = waiting
         for_s = max(now_s - since_s, 0.0)
         return wait, Activity(wait.kind, for_s, wait.instance, wait.edge, wait.peer)
-    step = scheduler.current_step
+    step = site.current_step
     firing = step.instance if step is not None else None
     instance = firing.key if isinstance(firing, Instance) else ""
     for_s = max(now_s - last_fired_s, 0.0)

@@ -139,7 +139,7 @@ class SiteScheduler(Scheduler):
         cut = self._messages.cut
         if cut is None or self._fires_freely:
             return
-        if not includes(cut, self.current_position) or self._snapshots.is_saving_beyond(cut):
+        if not includes(cut, self.site.position) or self._snapshots.is_saving_beyond(cut):
             raise SiteStopped
         if self._unsynchronised_depth:
             raise FiringAbandoned
@@ -292,12 +292,12 @@ class SiteScheduler(Scheduler):
         """
         if self._has_abandoned:
             return
-        prefix, step = self.site.position_prefix, self.current_step
+        prefix, step = self.site.position_prefix, self.site.current_step
         self._unsynchronised_depth += 1
         try:
             fire()
         except FiringAbandoned:
-            self.site.position_prefix, self.current_step = prefix, step
+            self.site.position_prefix, self.site.current_step = prefix, step
             self._has_abandoned = True
         finally:
             self._unsynchronised_depth -= 1
