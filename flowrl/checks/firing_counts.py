@@ -5,7 +5,9 @@ Rounds count from the start of the warm-up. Nodes that may lack tokens fire less
 
 from __future__ import annotations
 
+from flowrl.checks.lossy_edges import may_lack_tokens_anywhere
 from flowrl.checks.serial_program import PacedSchedule, Schedule, SerialProgram
+from flowrl.graph.model import Edge
 
 
 def schedule_of_round(program: SerialProgram, round_number: int) -> Schedule:
@@ -55,3 +57,16 @@ def _firing_in_rounds(program: SerialProgram, name: str, firing: int) -> tuple[i
 def paced_schedule_of(program: SerialProgram, name: str) -> PacedSchedule | None:
     """Return the paced schedule of a node, or None if the node fires in rounds."""
     return next((paced for paced in program.paced if name in paced.schedule.firings), None)
+
+
+def lags_behind_firings(program: SerialProgram, edge: Edge) -> bool:
+    """Return whether the lag of a state edge counts firings of its source.
+
+    This is so if the source is paced, and how often it fires follows from the program.
+    """
+    if edge.kind != "state" or edge.every is not None or edge.latest:
+        return False
+    pacers = [edge.source.node]
+    while (paced := paced_schedule_of(program, pacers[-1])) is not None:
+        pacers.append(paced.source.node)
+    return len(pacers) > 1 and may_lack_tokens_anywhere(program).isdisjoint(pacers)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowrl.checks.check import CheckedGraph
+from flowrl.checks.firing_counts import lags_behind_firings
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens
-from flowrl.checks.paced_firings import lags_behind_firings
 from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.checks.site_kinds import elastic_sites, inelastic_reason
 from flowrl.core.context import instance_key

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.checks.firing_counts import firings_before
-from flowrl.checks.paced_firings import lags_behind_firings
+from flowrl.checks.firing_counts import lags_behind_firings
 from flowrl.checks.service_paths import ServicePath
 from flowrl.core.context import Context
 from flowrl.core.errors import NodeError
@@ -25,7 +24,6 @@ from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
 from flowrl.runtime.group_exchange import GroupExchange
 from flowrl.runtime.half_precision import EdgeRounding
-from flowrl.runtime.lagged_versions import LaggedVersions
 from flowrl.runtime.site_state import SiteState
 from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import DropOldestQueue, Push, Queue, Take, Token
@@ -127,11 +125,6 @@ class EdgeFactory:
     def lagged_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
         """Return for each consumer on another site the function that sends it the version of a firing."""
         return []
-
-    def lagged_versions(self, node: str, most_lag: int) -> LaggedVersions:
-        """Return the empty versions of a paced node, for lags up to this one."""
-        program, site = self._checked.program, self.site
-        return LaggedVersions(lambda: firings_before(program, site.rounds, node), most_lag)
 
     # firings of nodes that may lack tokens: their number in a round is not known in advance
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.checks.paced_firings import lags_behind_firings
+from flowrl.checks.firing_counts import lags_behind_firings
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.context import instance_key
 from flowrl.core.errors import NodeError
@@ -19,6 +19,7 @@ from flowrl.graph.replica_pairs import ReplicaPair
 from flowrl.runtime.edge_factory import EdgeFactory, reads_round_ends
 from flowrl.runtime.group_firing import GroupFiring
 from flowrl.runtime.instance import Instance
+from flowrl.runtime.lagged_versions import lagged_versions
 from flowrl.runtime.linked_nodes import LinkedNodes
 from flowrl.runtime.stale_tokens import stale_token_filters
 from flowrl.runtime.state_versions import StateVersions
@@ -220,8 +221,9 @@ class Instances:
             if self._edges.is_local(source.node, 0)
         }
         for source in lags.keys() & versions.keys():
-            lagged = self._edges.lagged_versions(source.node, lags[source])
-            versions[source].keep_firings(lagged)
+            versions[source].keep_firings(
+                lagged_versions(self.checked.program, self.site, source.node, lags[source])
+            )
         for edge in edges:
             if edge.source in versions:
                 own = versions[edge.source]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from flowrl.checks.firing_counts import firings_before
+from flowrl.checks.serial_program import SerialProgram
 from flowrl.core.state import State
+from flowrl.runtime.site_state import SiteState
 from flowrl.runtime.streams import Token
 
 
@@ -49,3 +52,10 @@ class LaggedVersions:
 
     def _needed(self, lag: int) -> int:
         return max(self._firings_so_far() - lag, 0)
+
+
+def lagged_versions(
+    program: SerialProgram, site: SiteState, node: str, most_lag: int
+) -> LaggedVersions:
+    """Return the empty versions of a paced node, for lags up to this one on this site."""
+    return LaggedVersions(lambda: firings_before(program, site.rounds, node), most_lag)

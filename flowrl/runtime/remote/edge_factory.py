@@ -4,41 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
-from flowrl.channels import ChannelLimits, Receiver, Sender, SiteChannels
+from flowrl.channels import ChannelLimits, Sender, SiteChannels
 from flowrl.channels.wire_format import AS_IT_IS, WireFormat, wire_format
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.lossy_edges import (
     fires_without_rate,
-    may_lack_tokens_anywhere,
     nodes_that_may_skip_firings,
 )
-from flowrl.checks.paced_firings import lags_behind_firings
-from flowrl.checks.pacing import nodes_paced_by
 from flowrl.checks.service_paths import ServicePath
 from flowrl.checks.site_kinds import free_sites
 from flowrl.core.context import Context, instance_key
 from flowrl.core.saved_state import SavedState
-from flowrl.core.state import EMPTY_CLOCK, State
-from flowrl.graph.model import Edge, PortRef
+from flowrl.graph.model import Edge
 from flowrl.graph.replica_pairs import ReplicaPair, pair_label, replica_pairs_of
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.edge_factory import EdgeFactory, LocalService, Replica, Versions
 from flowrl.runtime.group_exchange import GroupExchange
 from flowrl.runtime.remote.edges import LossyRemoteOutput, MergedInput, RemoteInput, RemoteOutput
+from flowrl.runtime.remote.firings import RemoteFirings
 from flowrl.runtime.remote.group_exchange import SiteGroupExchange
 from flowrl.runtime.remote.services import RemoteServices
-from flowrl.runtime.remote.state_channels import StateChannel, StateChannels
-from flowrl.runtime.remote.state_relay import NewestStateRelay, StateRelay
-from flowrl.runtime.remote.state_views import LaggedView, NewestView, PacedView, RoundEndView
+from flowrl.runtime.remote.states import RemoteStates
 from flowrl.runtime.remote.waiting import SiteWaits
 from flowrl.runtime.site_state import Wait
 from flowrl.runtime.state_versions import StateVersions
-from flowrl.runtime.streams import Push, Queue, Take, Token
+from flowrl.runtime.streams import Push, Queue, Take
 
 SLACK_ROUNDS = 2  # rounds of tokens in a channel, in addition to the current round
-FIRING_LIMITS = ChannelLimits(tokens=256)  # of notifications
 
 
 class SiteEdgeFactory(EdgeFactory):
@@ -55,32 +50,32 @@ class SiteEdgeFactory(EdgeFactory):
         lags = [edge.lag for edge in checked.graph.edges if edge.kind == "state"]
         self._rounds_in_channel = max(lags, default=0) + SLACK_ROUNDS
         self._free_sites = free_sites(checked, layout)
-        self._states = StateChannels(checked.graph, layout, self._free_sites)
-        self._inputs: list[RemoteInput] = []
         self._stream_senders: list[Sender] = []
-        self._awaited_inputs: list[RemoteInput] = []  # those for whose room producers wait
-        # Those of nodes that may skip firings. `_take_in_for_skipped_firings` says why they are apart.
-        self._skippable_inputs: list[RemoteInput] = []
         self._may_skip = nodes_that_may_skip_firings(checked.program)
         self._warm_up_rounds = sum(warm.rounds for warm in checked.program.warmup)
-        self.waits.take_in = self._take_in_for_skipped_firings
         # Whether all tokens are taken in, because their producers may wait for that.
         self.stands_still = False
-        self._state_inputs: dict[tuple[PortRef, int], Take] = {}
-        self._newest_views: list[NewestView] = []
-        self._round_end_views: list[RoundEndView] = []
-        self._send_initial_versions: list[Callable[[], None]] = []
         self._wire_formats: dict[tuple[str, str], WireFormat] = {("none", "float32"): AS_IT_IS}
         self._token_wait: Wait | None = None
-        self._newest_outputs: list[tuple[str, LossyRemoteOutput]] = []  # with the reader's site
-        self._firing_inputs: dict[str, RemoteInput] = {}
-        self._firing_readers: dict[str, list[Push]] = {}
         # Channels of services are opened before anything is received, because a client may call early.
         self._services = RemoteServices(checked.graph, layout, name, self.waits)
-        for node in sorted(may_lack_tokens_anywhere(checked.program)):
-            self._open_firing_channels(node)
-        edges = [edge for edge in checked.graph.edges if name in layout.relays_of(edge)]
-        self._relays = [self._relay(edge) for edge in edges]
+        self._firings = RemoteFirings(checked, layout, name, self.waits)
+        self._states = RemoteStates(
+            checked,
+            layout,
+            name,
+            self.waits,
+            self.site,
+            self._free_sites,
+            self.rounding,
+            self._wire_format,
+        )
+        # Queues of tokens, and of notifications of firings.
+        self._inputs: list[RemoteInput] = [*self._firings.inputs]
+        self._awaited_inputs = [*self._firings.inputs]  # those for whose room producers wait
+        # Those of nodes that may skip firings. `_take_in_for_skipped_firings` says why they are apart.
+        self._skippable_inputs = [*self._firings.inputs]
+        self.waits.take_in = self._take_in_for_skipped_firings
 
     def is_local(self, node: str, replica: int) -> bool:
         return self._layout.site_of[node, replica] == self.name
@@ -184,147 +179,24 @@ class SiteEdgeFactory(EdgeFactory):
     def state_input(self, edge: Edge, replica: int, versions: Versions) -> Take:
         if edge.source in versions:
             return super().state_input(edge, replica, versions)
-        key = edge.to, replica
-        if key not in self._state_inputs:  # each phase of the warm-up connects the instances again
-            self._state_inputs[key] = self._remote_state_input(edge, replica)
-        return self._state_inputs[key]
-
-    def _remote_state_input(self, edge: Edge, replica: int) -> Take:
-        channel = self._states.to_reader(edge, replica)
-        receiver = self._open_state_receiver(edge, channel)
-        consumer = instance_key(edge.to.node, replica)
-        wait = self.waits.on_input(consumer, channel.label, receiver)
-        queue = RemoteInput(self.waits, receiver, wait)
-        if edge.every is not None:
-            if edge.to.node in self._may_skip:
-                self._skippable_inputs.append(queue)
-            return PacedView(self.site, queue).take
-        if channel.carries_newest:
-            view = NewestView(self.waits, queue)
-            self._newest_views.append(view)
-            return view.take
-        if lags_behind_firings(self._checked.program, edge):
-            versions = self.lagged_versions(edge.source.node, edge.lag)
-            return LaggedView(self.waits, queue, versions, edge.lag).take
-        round_end_view = RoundEndView(self.waits, self.site, queue, edge.lag)
-        self._round_end_views.append(round_end_view)
-        return round_end_view.take
+        return self._states.view(edge, replica)
 
     def round_end_readers(self, edge: Edge, versions: StateVersions) -> list[Push]:
-        channels = self._states.sent_by(self.name, edge)
-        return [self._round_end_reader(edge, channel, versions) for channel in channels]
-
-    def _round_end_reader(self, edge: Edge, channel: StateChannel, versions: StateVersions) -> Push:
-        send = self._state_push(edge, channel)
-        last: State | None = None
-
-        def push(token: Token) -> None:
-            nonlocal last
-            state = token[0]
-            if state is not last:
-                send((state, EMPTY_CLOCK))
-            elif not channel.carries_newest:
-                send((None, EMPTY_CLOCK))  # no new version in this round
-            last = state
-
-        def send_initial() -> None:
-            ends = versions.of_later_rounds[-1 - min(edge.lag, self.site.rounds) :]
-            for state in ends or [versions.newest()]:
-                push((state, EMPTY_CLOCK))
-
-        self._send_initial_versions.append(send_initial)
-        return push
+        return self._states.round_end_readers(edge, versions)
 
     def paced_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
-        channels = self._states.sent_by(self.name, edge)
-        return [self._paced_reader(edge, channel, versions) for channel in channels]
-
-    def _paced_reader(
-        self, edge: Edge, channel: StateChannel, versions: StateVersions
-    ) -> Callable[[], None]:
-        send = self._state_push(edge, channel)
-        return lambda: send((versions.newest_whole(), EMPTY_CLOCK))
+        return self._states.paced_readers(edge, versions)
 
     def lagged_readers(self, edge: Edge, versions: StateVersions) -> list[Callable[[], None]]:
-        channels = self._states.sent_by(self.name, edge)
-        return [self._lagged_reader(edge, channel, versions) for channel in channels]
-
-    def _lagged_reader(
-        self, edge: Edge, channel: StateChannel, versions: StateVersions
-    ) -> Callable[[], None]:
-        send = self._state_push(edge, channel)
-
-        def send_initial() -> None:
-            for state in versions.of_later_rounds[-1 - edge.lag :]:
-                send((state, EMPTY_CLOCK))
-
-        self._send_initial_versions.append(send_initial)
-        return lambda: send((versions.newest(), EMPTY_CLOCK))
-
-    def _state_push(self, edge: Edge, channel: StateChannel) -> Push:
-        """Return the function that sends a version, or None, to a reader on another site or to a relay."""
-        output, rounding = self._state_output(edge, channel), self.rounding(edge)
-        return output.append if rounding is None else rounding.rounded_state_push(output.append)
-
-    def _state_output(self, edge: Edge, channel: StateChannel) -> RemoteOutput:
-        sender = self._open_state_sender(edge, channel)
-        wait = self.waits.on_output(edge.source.node, channel.label, sender)
-        if channel.carries_newest:
-            newest_output = LossyRemoteOutput(self.waits, sender, wait, capacity=1)
-            self._newest_outputs.append((channel.taker, newest_output))
-            return newest_output
-        return RemoteOutput(self.waits, sender, wait)
-
-    def _relay(self, edge: Edge) -> StateRelay:
-        """Open the channels by which this site, a relay, takes and sends versions."""
-        taken, sent = self._states.to_relay(edge, self.name), self._states.sent_by(self.name, edge)
-        receiver = self._open_state_receiver(edge, taken)
-        self.waits.on_input("", taken.label, receiver)
-        senders = [self._open_state_sender(edge, channel) for channel in sent]
-        for channel, sender in zip(sent, senders, strict=True):
-            self.waits.on_output("", channel.label, sender)
-        kind = NewestStateRelay if taken.carries_newest else StateRelay
-        return kind(self._channels, receiver, senders)
-
-    def _open_state_sender(self, edge: Edge, channel: StateChannel) -> Sender:
-        wire = self._wire_format(edge)
-        return self._channels.open_sender(channel.name, channel.taker, channel.limits, wire)
-
-    def _open_state_receiver(self, edge: Edge, channel: StateChannel) -> Receiver:
-        wire = self._wire_format(edge)
-        return self._channels.open_receiver(channel.name, channel.sender, channel.limits, wire)
+        return self._states.lagged_readers(edge, versions)
 
     # firings
 
     def firing_readers(self, node: str) -> list[Push]:
-        return self._firing_readers.get(node, [])
+        return self._firings.readers(node)
 
     def remote_firings(self, node: str) -> Callable[[], bool]:
-        queue = self._firing_inputs[node]
-        return lambda: next(queue.take_arrived(), None) is not None
-
-    def _open_firing_channels(self, node: str) -> None:
-        """Open the channels from a node that may lack tokens to the sites of all nodes that it paces."""
-        site_of, channels = self._layout.site_of, self._channels
-        paced = nodes_paced_by(self._checked.graph, node)
-        source = site_of[node, 0]
-        sites = {site for (name, _), site in site_of.items() if name in paced}
-        if source == self.name:
-            for site in sorted(sites - {source}):
-                sender = channels.open_sender(
-                    _firing_channel(node, site), site, limits=FIRING_LIMITS
-                )
-                output = RemoteOutput(self.waits, sender, self.waits.on_notify(node, sender))
-                self._firing_readers.setdefault(node, []).append(output.append)
-        elif self.name in sites:
-            receiver = channels.open_receiver(
-                _firing_channel(node, self.name), source, limits=FIRING_LIMITS
-            )
-            queue = RemoteInput(self.waits, receiver, self.waits.on_firings(node, receiver))
-            self._firing_inputs[node] = queue
-            self._skippable_inputs.append(queue)
-            self._inputs.append(queue)
-            self._awaited_inputs.append(queue)
+        return self._firings.take_one(node)
 
     # links
 
@@ -353,20 +225,16 @@ class SiteEdgeFactory(EdgeFactory):
 
         Called when the channels of all sites are open.
         """
-        for relay in self._relays:
-            relay.begin()
-        for send in self._send_initial_versions:
-            send()
+        self._states.send_initial_versions()
 
     def continue_after(self, rounds: int) -> None:
         """Expect the versions of a run that continues after these rounds."""
-        for view in self._round_end_views:
-            view.continue_after(rounds)
+        self._states.continue_after(rounds)
 
     @property
     def has_remote_firings(self) -> bool:
         """Whether there is a notification of a firing that paces nodes on this site."""
-        return any(map(len, self._firing_inputs.values()))
+        return self._firings.have_arrived
 
     def wait_for_tokens(self, can_fire: Callable[[], bool]) -> None:
         """Wait until a token arrives that lets an instance of this site fire."""
@@ -387,7 +255,7 @@ class SiteEdgeFactory(EdgeFactory):
         fires_freely = self.is_free and self.site.rounds >= self._warm_up_rounds
         if fires_freely and not self.stands_still:
             return
-        for queue in self._skippable_inputs:
+        for queue in chain(self._skippable_inputs, self._states.skippable_inputs):
             queue.empty_receiver()
 
     def replace_peer(self, peer: str, address: str, epoch: int) -> int:
@@ -400,9 +268,7 @@ class SiteEdgeFactory(EdgeFactory):
                 queue.empty_receiver()
         lost_before = self._lost_tokens(peer)
         self._channels.replace_peer(peer, address, epoch)
-        for reader, output in self._newest_outputs:
-            if reader == peer:
-                output.send_last_again()
+        self._states.send_newest_again(peer)
         return self._lost_tokens(peer) - lost_before
 
     def _lost_tokens(self, peer: str) -> int:
@@ -431,12 +297,8 @@ class SiteEdgeFactory(EdgeFactory):
 
     def irregularity_lines(self) -> list[str]:
         """Return what made this run differ from a deterministic one, without dropped tokens."""
-        return [line for view in self._newest_views if (line := view.irregularity()) is not None]
+        return self._states.irregularity_lines()
 
 
 def _stream_channel(edge: Edge, pair: ReplicaPair) -> str:
     return f"{edge.to}:{pair[0]}.{pair[1]}.{pair[2]}"
-
-
-def _firing_channel(node: str, site: str) -> str:
-    return f"{node}?{site}"
