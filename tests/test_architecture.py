@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import flowrl
+from flowrl.checks.firing_counts import firing_at
 from flowrl.render.report import schedule_lines
-from flowrl.runtime.control.cuts import firing_at, includes
+from flowrl.runtime.control.cuts import includes
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

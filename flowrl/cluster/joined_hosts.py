@@ -56,7 +56,7 @@ from flowrl.machine.network_address import ANY_MACHINE, is_connectable, parse_ad
 from flowrl.runtime.disturbances import Disturbance, SiteSignal
 from flowrl.runtime.sites.addresses import Addresses
 from flowrl.runtime.sites.graph_transfer import SentGraph
-from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.status import HostStatus
 
 LISTEN_TIMEOUT_S = 30.0  # within which a host reports its ports

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flowrl.core.wording import count_text
 from flowrl.runs.folder import RunFolder
 from flowrl.runs.snapshot_files import read_newest_snapshot, snapshot_folders
-from flowrl.runtime.sites.launched_sites import SiteFailed, SiteLost
+from flowrl.runtime.sites.site_failures import SiteFailed, SiteLost
 from flowrl.runtime.sites.site_restarts import WAITS_S
 from flowrl.runtime.snapshot_schedule import Snapshot
 
@@ -40,17 +40,16 @@ class BackOff:
 
 
 class Recovery:
-    """Where a run goes on after each loss of a site."""
+    """Decides from which snapshot a run goes on after the loss of a site, and brings its files back there."""
 
     def __init__(self, run: Run, is_wanted: bool) -> None:
         self._run, self.is_wanted = run, is_wanted
         self.is_under_way = False
+        # The next executor begins with this snapshot; if there is none, with the first firing of the run.
         self.snapshot: Snapshot | None = run.continued.snapshot if run.continued else None
-        """With which the next executor begins; without one, it begins with the run."""
+        # When the run's first firing began, if a site was lost after it.
         self.first_began_s: float | None = None
-        """When the run's first firing began, if a site was lost after it."""
-        self.lines: list[str] = []
-        """For the summary, one for each recovery."""
+        self.lines: list[str] = []  # for the summary, one for each recovery
         self._beginning: Mapping[str, Any] = {}
         self._back_off = BackOff()
         self._lost_at_start = ""  # the newest loss before the first firing

@@ -45,7 +45,7 @@ from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
 from flowrl.runtime.sites.coordinator import Coordinator
-from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.status import NodeStats
 
 CRASH_PREFIX = "crash-"  # of the names of files with the episode of an env that failed

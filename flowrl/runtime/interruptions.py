@@ -4,8 +4,7 @@ All derive from BaseException, so that neither a node's `except Exception` nor t
 not failures of the node. `SiteStopped` and `FiringAbandoned` interrupt only firings beyond the cut, which do not count.
 
 - `SiteStopped` is raised when a site would begin a round, fire or wait beyond the cut, and when the coordinator ends
-  the
-  site. `SiteScheduler.live` catches it and ends the program.
+  the site. `SiteScheduler.live` catches it and ends the program.
 - `FiringAbandoned` is raised when a paced schedule waits for a token that may never come, because the cut is known.
   `SiteScheduler.run_unsynchronised` catches it and leaves the schedule. The round goes on up to the cut.
 - `ChannelFailure` is raised when a channel breaks during a firing. `run_site` catches it and reports the failure.

@@ -13,7 +13,7 @@ import pytest
 
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.runs.run import Run
-from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.sites.site_failures import SiteLost
 from tests.cluster.host_processes import ANYWHERE, SOON_S, Process, host, run_of
 from tests.sites.test_elastic_sites import Disturber, ratio_graph
 

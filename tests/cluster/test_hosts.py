@@ -21,7 +21,7 @@ from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.sites.coordinator import Coordinator
-from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.sites.site_failures import SiteLost
 from tests.channels.hostile_peers import announce_frame, connect, greet, is_closed
 from tests.cluster.host_processes import ANYWHERE, SOON_S, HostStarter, host, hosts_named, run_of
 from tests.sites.run_comparison import read_results, run_graph

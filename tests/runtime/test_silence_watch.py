@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowrl.runtime.sites.launched_sites import SiteLost
 from flowrl.runtime.sites.silence_watch import END_S, WARN_S, SilenceWatch
+from flowrl.runtime.sites.site_failures import SiteLost
 
 
 class Fixture:

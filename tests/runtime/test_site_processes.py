@@ -24,11 +24,10 @@ from flowrl.graph.site_layout import make_layout
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.reward_model import LearnedRewardModel
 from flowrl.runs.run import Run
-from flowrl.runtime.control.messages import SiteReady
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.graph_transfer import read_graph
-from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.sites.site_failures import SiteLost
 from tests.quick_selection import exhaustive_except
 from tests.toys.toy_nodes import FailingNode
 from tests.toys.toy_runs import toy_graph
@@ -72,8 +71,7 @@ def start_sites(graph: dict[str, Any] | str) -> Iterator[Coordinator]:
     layout = make_layout(checked.graph, resolve_placement(checked.graph, "processes"))
     coordinator = Coordinator(checked, NullSink(), layout, 0, Limits(rounds=1))
     try:
-        coordinator.sites.start()
-        coordinator._wait_for(SiteReady, 60)
+        coordinator.start()
         yield coordinator
     finally:
         coordinator.close()

@@ -11,7 +11,8 @@ from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.core.state import Count
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.messages import PeerReplaced, PositionedCount, SiteProgress
-from flowrl.runtime.sites.launched_sites import LaunchedSites, SiteLost
+from flowrl.runtime.sites.launched_sites import LaunchedSites
+from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.sites.site_restarts import READY_S, STEADY_S, ElasticProgress, SiteRestarts
 from flowrl.runtime.status import Activity, NodeStats, SiteStatus
 

@@ -20,7 +20,7 @@ from flowrl.graph.model import Limits
 from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
 from flowrl.runtime.sites import site_restarts
-from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.sites.site_failures import SiteLost
 from tests.toys.toy_runs import toy_graph
 
 pytestmark = [

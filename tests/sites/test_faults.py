@@ -21,7 +21,7 @@ from flowrl.checks.check import check
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.sites.site_failures import SiteLost
 from tests.sites.faults import ENDS_S, ROOT, graph_to_kill, kill_once, start_run
 from tests.toys.toy_runs import toy_graph
 

@@ -21,7 +21,7 @@ from flowrl.runs.recovery import WAITS_S, BackOff
 from flowrl.runs.run import Run
 from flowrl.runs.run_snapshots import RunSnapshots
 from flowrl.runs.token_file import TOKEN_FILE
-from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.runs.test_resume import StopsAt
 from tests.sites.run_comparison import read_results

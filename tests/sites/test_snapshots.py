@@ -16,21 +16,19 @@ from flowrl.core.node import Node
 from flowrl.core.ports import In
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
-from flowrl.graph.placement import resolve_placement
-from flowrl.graph.site_layout import make_layout
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.runs import snapshot_files
 from flowrl.runs.snapshot_files import SnapshotWriter
 from flowrl.runtime import stored_pieces
 from flowrl.runtime.control import messages
-from flowrl.runtime.control.messages import SiteResults
-from flowrl.runtime.sites import coordinator
-from flowrl.runtime.sites.coordinator import Coordinator
-from flowrl.runtime.sites.launched_sites import SiteLost
+from flowrl.runtime.control.messages import SavedParts, SiteResults
+from flowrl.runtime.sites.coordinator import RESULTS_S
+from flowrl.runtime.sites.milestones import Milestones
+from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.quick_selection import exhaustive_except
 from tests.sites.bundled_cases import COMPARED, SMALL
-from tests.sites.snapshots import Execution, StoringExecution, compare_continued, execute
+from tests.sites.snapshots import StoringExecution, compare_continued, execute
 from tests.sites.test_same_bits import GRAPHS
 from tests.toys.toy_nodes import Learner
 from tests.toys.toy_runs import toy_graph
@@ -213,30 +211,23 @@ def test_attributes_that_are_named_as_no_state_are_left_out() -> None:
     assert found.snapshots.keys() == {2}
 
 
-def test_results_are_awaited_as_long_as_reports_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_awaited_as_long_as_reports_arrive() -> None:
     """The parts of a snapshot with a large buffer may take longer to arrive than `RESULTS_S`."""
-    graph = toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"])
-    checked = check(load_data(graph)).require_sound()
-    layout = make_layout(checked.graph, resolve_placement(checked.graph, "threads"))
-    sink = Execution(SnapshotSchedule())
-    executor = Coordinator(checked, sink, layout, 0, Limits(rounds=3))
-    now, limit = 1000.0, coordinator.RESULTS_S
+    now, limit = 1000.0, RESULTS_S
     arrivals = [0.9 * limit, 1.8 * limit, 2.7 * limit]  # of reports, since the beginning
+    milestones = Milestones(["main"], lambda: now)
 
     def receive() -> None:
         nonlocal now
         now += 0.1 * limit
         if any(abs(now - 1000.0 - at) < 1e-6 for at in arrivals):
-            executor._last_report_s = now
+            milestones.on_report("main", SavedParts(1, {}))
         if now > 1000.0 + 3.3 * limit:
-            executor._pending_sites[SiteResults].clear()
+            milestones.on_report("main", SiteResults({}, 0, (), ()))
 
-    monkeypatch.setattr(coordinator.time, "monotonic", lambda: now)
-    monkeypatch.setattr(executor, "_receive_reports", receive)
-    executor._wait_for(SiteResults, limit)
-    executor._pending_sites[SiteResults].add("main")
+    milestones.wait_for(SiteResults, limit, receive, counts_from_report=True)
+    assert not milestones.pending(SiteResults)
     now, arrivals = 1000.0 - 5 * limit, []
-    executor._last_report_s = 0.0
+    late = Milestones(["main"], lambda: now)
     with pytest.raises(SiteLost, match="site main did not send its results"):
-        executor._wait_for(SiteResults, limit)
-    executor.close()
+        late.wait_for(SiteResults, limit, receive, counts_from_report=True)

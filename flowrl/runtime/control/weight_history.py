@@ -120,6 +120,66 @@ class WeightHistory:
         return next(states for at, _, states in reversed(self._kept) if includes(cut, at))
 
 
+class WeightHistories:
+    """The weight histories of the learners of one site.
+
+    All firings of a free site count, wherever the run is cut. So it keeps no earlier versions.
+    """
+
+    def __init__(
+        self,
+        checked: CheckedGraph,
+        instances: Instances,
+        may_cut_past_rounds: bool,
+        is_free: bool,
+    ) -> None:
+        learners = [one for one in instances.all() if one.is_learner and not one.follows]
+        self._all = [
+            WeightHistory(checked, instances, learner, may_cut_past_rounds) for learner in learners
+        ]
+        self._is_free = is_free
+        self._kept = [] if is_free else self._all
+        self._paced = [history for history in self._kept if not history.fires_in_rounds]
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes that are kept for each round of a lease."""
+        return sum(history.state_bytes for history in self._kept)
+
+    def begin_anew(self) -> None:
+        """Keep the newest states only, with which a run begins or continues."""
+        for history in self._all:
+            history.begin_anew()
+
+    def after_firing(self) -> None:
+        """Keep what is due after a firing of the site."""
+        for history in self._paced:
+            history.after_firing()
+
+    def after_iteration(self, learner: Instance) -> None:
+        """Keep what is due after a train iteration of a learner."""
+        for history in self._kept:
+            if history.learner is learner:
+                history.after_iteration()
+
+    def after_round(self) -> None:
+        """Keep what is due after a round."""
+        for history in self._kept:
+            history.after_round()
+
+    def settle(self, rounds: int, paced_rounds: int) -> None:
+        """Forget states that no cut can recall, see `WeightHistory.settle`."""
+        for history in self._kept:
+            history.settle(rounds, paced_rounds)
+
+    def states_at(self, cut: Position) -> States:
+        """Return the states of all learners at the cut; of a free site, the newest states."""
+        found: States = {}
+        for history in self._all:
+            found |= history.newest_states() if self._is_free else history.states_at(cut)
+        return found
+
+
 def _pacing_depth(program: SerialProgram, name: str) -> int:
     """Return the number of nodes that pace one another, of which the last one paces this node."""
     for paced in program.paced:

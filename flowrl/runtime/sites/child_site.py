@@ -26,7 +26,7 @@ from flowrl.core.project_modules import importable_modules
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import tcp_url
 from flowrl.runtime.sites.graph_transfer import read_graph
-from flowrl.runtime.sites.site import run_site
+from flowrl.runtime.sites.site_run import run_site
 from flowrl.runtime.sites.status_beacon import StatusBeacon
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from math import inf
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.site_kinds import elastic_sites, free_sites, paced_sites, rounds_behind
@@ -19,14 +18,12 @@ from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.count_ledger import CountLedger
-from flowrl.runtime.control.cuts import CutPlanner, completed_at, is_earlier
+from flowrl.runtime.control.cuts import CutPlanner, completed_at
 from flowrl.runtime.control.leases import Leases
 from flowrl.runtime.control.messages import (
-    CutAt,
     GrantLease,
     HaltFreeSite,
     HashTokens,
-    HoldRounds,
     JoinRun,
     MakingNode,
     PartsLoaded,
@@ -53,8 +50,12 @@ from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weigh
 from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSink
 from flowrl.runtime.site_state import Position
-from flowrl.runtime.sites.launched_sites import LaunchedSites, RemoteHosts, SiteFailed, SiteLost
+from flowrl.runtime.sites.launched_sites import LaunchedSites
+from flowrl.runtime.sites.milestones import Milestones
+from flowrl.runtime.sites.remote_hosts import RemoteHosts
+from flowrl.runtime.sites.run_cut import RunCut
 from flowrl.runtime.sites.silence_watch import SilenceWatch
+from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.sites.site_restarts import ElasticProgress, SiteRestarts
 from flowrl.runtime.sites.site_statuses import SiteStatuses
 from flowrl.runtime.sites.snapshot_assembly import SnapshotAssembly
@@ -67,15 +68,6 @@ START_S = 300.0  # in which every site must be ready: imports and simulators may
 RESULTS_S = 60.0  # without any report: the parts of a snapshot may take longer to arrive
 CLOSE_S = 4.0  # in which nodes should close; the others are named and killed
 STUCK_S = 60.0  # without reports, after a cut was requested, before a node counts as hanging
-
-Milestone = type[SiteReady | PartsLoaded | SiteAtCut | SiteResults | SiteClosed]
-MILESTONES: dict[Milestone, str] = {  # with the error text for a site that does not reach it
-    SiteReady: "was not ready",
-    PartsLoaded: "did not load its part of the snapshot",
-    SiteAtCut: "did not reach the cut",
-    SiteResults: "did not send its results",
-    SiteClosed: "did not close its nodes",
-}
 
 
 class Coordinator:
@@ -95,8 +87,8 @@ class Coordinator:
     ) -> None:
         """`show` shows a line to the user. A run that `restarts_sites` goes on while an elastic site is lost."""
         self.checked = checked.require_sound()
-        self.limits = limits
-        self.cuts = CutPlanner(checked, limits)
+        planner = CutPlanner(checked, limits)
+        self._warm_up_rounds = planner.warm_up_rounds
         self.sites = LaunchedSites(checked, layout, seed, hosts, continues)
         self.began_s: float | None = None
         self.ended_s: float | None = None
@@ -120,23 +112,21 @@ class Coordinator:
             self._free_sites,
             paced,
             behind,
-            self.cuts.warm_up_rounds,
+            planner.warm_up_rounds,
             report_period_s(len(layout.kinds)),
         )
         self._ledger = CountLedger()
         self._reorderer = RecordReorderer(sink)
-        # By milestone: the sites that have not reached it.
-        self._pending_sites = {milestone: set(names) for milestone in MILESTONES}
+        self._milestones = Milestones(names)
         self._has_halted_free_sites = False
-        self._cut: Position | None = None  # the earliest known one
-        self._why: CutReason = ("done", "")
-        # A requested cut falls in the newest round that any site has begun, which the sites are asked for: so no site
-        # has to keep states of earlier rounds for it, and no firing in rounds is discarded.
-        self._requested_cut: CutReason | None = None  # requested, and not chosen yet
-        self._sites_to_hold: set[str] = set()  # those that were asked and have not answered
-        self._newest_round = 0
-        self._cut_requested_s = inf  # the time of the first request
-        self._last_report_s = 0.0  # the time of the last report
+        self._cut = RunCut(
+            planner,
+            self._leases,
+            self._ledger,
+            self.sites,
+            may_miss_firings=bool(self._elastic_sites),
+            before_requested=lambda rounds: self._assembly.save_after([rounds]),
+        )
         self.summaries: dict[int, TokenSummary] = {}
         self._assembly = SnapshotAssembly(
             checked,
@@ -145,7 +135,9 @@ class Coordinator:
             self._restarts,
             self._leases,
             self._ledger,
-            release_records=lambda rounds: self._reorderer.release_before(rounds, self._cut),
+            release_records=lambda rounds: self._reorderer.release_before(
+                rounds, self._cut.position
+            ),
             settle=lambda: self._settle(self._leases.granted),
         )
         self._continued: Snapshot | None = None
@@ -170,9 +162,10 @@ class Coordinator:
 
     @property
     def counts(self) -> Count:
-        if self._cut is None or self._pending_sites[SiteAtCut]:
+        cut = self._cut.position
+        if cut is None or self._milestones.pending(SiteAtCut):
             return self._ledger.settled
-        return self._ledger.counts_at(self._cut)
+        return self._ledger.counts_at(cut)
 
     def node_stats(self) -> list[NodeStats]:
         return in_graph_order(self._statuses.node_stats(), self.checked.graph.nodes)
@@ -206,7 +199,7 @@ class Coordinator:
         self._recorded = tuple(recorded)
 
     def stop(self, reason: Reason = "interrupt", why: str = "interrupted") -> None:
-        self._requested_cut = (reason, why)
+        self._cut.request((reason, why))
 
     def peek(self, request: PeekRequest) -> None:
         self._peek_requests.append(request)
@@ -225,69 +218,62 @@ class Coordinator:
 
     def run(self) -> Cut:
         """Start the sites, and let them fire up to the earliest cut."""
-        for cut, why in self.cuts.known_cuts(may_miss_firings=bool(self._elastic_sites)):
-            self._cut_at(cut, why)
-        if self._elastic_sites and self.limits.steps is not None and self.cuts.known_steps:
-            self._leases.last_round = self.cuts.round_of(self.limits.steps)
-        self.sites.start()
-        self._wait_for(SiteReady, START_S)
+        self.start()
         if self._reorderer.hash_sink is not None:
             self.sites.send(HashTokens(self._recorded))
-        if self._cut is not None:
-            self.sites.send(CutAt(self._cut))
+        self._cut.announce()
         if self._continued is not None:
             self._load_parts(self._continued)
         self._assembly.begin_after(self._leases.granted)  # 0, or where the run continues
         self.began_s = began = time.perf_counter()
-        while self._pending_sites[SiteAtCut]:
+        while self._milestones.pending(SiteAtCut):
             self._grant_lease(time.perf_counter() - began)
             self._receive_reports()
             self._restart_lost_sites()
             self._require_progress()
-            self._find_cuts(time.perf_counter() - began)
+            present = set(self.sites.names) - self._restarts.absent
+            self._cut.find(time.perf_counter() - began, present)
             self._release_records()
             self._halt_free_sites()
             self._send_peek_requests()
             while self._disturbances:
                 self.sites.disturb(self._disturbances.popleft())
         self.ended_s = time.perf_counter()
-        assert self._cut is not None
-        self._assembly.mark_completed(completed_at(self._cut))
-        if len(self._cut) == 1:
-            self._assembly.save_at_end(completed_at(self._cut), self._receive_reports)
-        self._reorderer.release_before(None, self._cut)
+        cut = self._cut.position
+        assert cut is not None
+        self._assembly.mark_completed(completed_at(cut))
+        if len(cut) == 1:
+            self._assembly.save_at_end(completed_at(cut), self._receive_reports)
+        self._reorderer.release_before(None, cut)
         self.sites.send(SendResults())
-        self._wait_for(SiteResults, RESULTS_S)
+        wait_for, receive = self._milestones.wait_for, self._receive_reports
+        wait_for(SiteResults, RESULTS_S, receive, counts_from_report=True)
         self._wait_until_closed()
-        assert self._cut is not None
-        rounds = completed_at(self._cut) - self.cuts.warm_up_rounds
-        return Cut(*self._why, max(rounds, 0), self.counts)
+        rounds = completed_at(cut) - self._warm_up_rounds
+        return Cut(*self._cut.why, max(rounds, 0), self.counts)
 
-    def _wait_for(self, milestone: Milestone, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self._pending_sites[milestone]:
-            self._receive_reports()
-            if milestone is SiteResults:
-                deadline = max(deadline, self._last_report_s + timeout_s)
-            if milestone is SiteReady and self._requested_cut is not None:
-                raise RunInterrupted  # no site has fired, so there is nothing to keep
-            if time.monotonic() > deadline:
-                late = ", ".join(sorted(self._pending_sites[milestone]))
-                kind = SiteFailed if milestone is SiteReady else SiteLost  # it would be late again
-                raise kind(f"site {late} {MILESTONES[milestone]} within {timeout_s:g} s")
+    def start(self) -> None:
+        """Start the sites, and wait until all of them are ready."""
+        self.sites.start()
+        self._milestones.wait_for(SiteReady, START_S, self._receive_reports_of_start)
+
+    def _receive_reports_of_start(self) -> None:
+        self._receive_reports()
+        if self._cut.has_request:
+            raise RunInterrupted  # no site has fired, so there is nothing to keep
 
     def _wait_until_closed(self) -> None:
         """Wait until all nodes are closed. A node that does not close is reported, but the run does not fail."""
         try:
-            self._wait_for(SiteClosed, CLOSE_S)
+            self._milestones.wait_for(SiteClosed, CLOSE_S, self._receive_reports)
         except SiteLost as error:
             self._irregularities.append(str(error))
 
     def _require_progress(self) -> None:
         """Raise an error if the sites make no progress towards a requested cut, because a node hangs."""
-        quiet_s = time.monotonic() - max(self._cut_requested_s, self._last_report_s)
+        quiet_s = time.monotonic() - max(self._cut.requested_s, self._milestones.last_report_s)
         if quiet_s > STUCK_S:
-            names = self._sites_to_hold or self._pending_sites[SiteAtCut]
+            names = self._cut.sites_to_hold or self._milestones.pending(SiteAtCut)
             late = ", ".join(f"'{name}'" for name in sorted(names))
             what = f"site {late} did not reach the cut, and reported nothing for {STUCK_S:g} s"
             raise SiteLost(f"{what}; one of its nodes may hang: see `flowrl why`")
@@ -305,35 +291,31 @@ class Coordinator:
 
     def _settle(self, granted: int) -> None:
         """Tell sites up to which round they may go, and before which no cut can fall."""
-        rounds = self._settled(self._leases.completed_rounds)
-        paced_rounds = self._settled(self._leases.fired_rounds)
+        rounds = self._cut.settled(self._leases.completed_rounds)
+        paced_rounds = self._cut.settled(self._leases.fired_rounds)
         self.sites.send(GrantLease(granted, rounds, paced_rounds))
-
-    def _settled(self, rounds: int) -> int:
-        """Return how many of these completed rounds no cut can fall before."""
-        return rounds if self._cut is None else min(rounds, completed_at(self._cut))
 
     def _release_records(self) -> None:
         """Release the records of rounds that all sites have completed, and sum up their counts."""
-        completed = self._leases.completed_rounds
+        completed, cut = self._leases.completed_rounds, self._cut.position
         self._assembly.mark_completed(completed)
-        self._reorderer.release_before(completed, self._cut)
-        # The counts of the round of the cut stay apart: `_find_cuts` asks in which round a limit was reached.
-        self._ledger.settle(completed if self._cut is None else min(completed, self._cut[0]))
+        self._reorderer.release_before(completed, cut)
+        # The counts of the round of the cut stay apart: `RunCut` asks in which round a limit was reached.
+        self._ledger.settle(completed if cut is None else min(completed, cut[0]))
 
     # elastic sites
 
     def _restart_lost_sites(self) -> None:
         """Start lost sites again, and let those take part that are ready. Where the run ends, nobody waits for them."""
-        is_warm = self._leases.completed_rounds >= self.cuts.warm_up_rounds
+        is_warm = self._leases.completed_rounds >= self._warm_up_rounds
         if is_warm and self._restarts_sites:  # the phases of the warm-up need all sites
             self.sites.replaceable = self._elastic_sites
         absent = self._restarts.absent
         if not absent:
             return
         at_work = set(self.sites.names) - self._free_sites - absent
-        is_ending = bool(at_work) and at_work.isdisjoint(self._pending_sites[SiteAtCut])
-        if is_ending or self._cut_requested_s < inf:
+        is_ending = bool(at_work) and at_work.isdisjoint(self._milestones.pending(SiteAtCut))
+        if is_ending or self._cut.was_requested:
             for site in absent:
                 self._leave_out(site)
             return
@@ -351,8 +333,7 @@ class Coordinator:
         if not is_there:
             self._silence.ignore(site)
             self._rounds_of_lost[site] = self._leases.remove(site)
-            for milestone in (SiteReady, PartsLoaded):
-                self._pending_sites[milestone].discard(site)
+            self._milestones.leave_out(site, (SiteReady, PartsLoaded))
 
     def _lose(self, site: str, why: str) -> None:
         """Go on without a site, until it is started again. At the end of a run it is not."""
@@ -360,7 +341,7 @@ class Coordinator:
         self._assembly.go_on()  # tokens that the lost site has sent may never arrive
         if site not in self._rounds_of_lost:
             self._rounds_of_lost[site] = self._leases.remove(site)
-        if self._cut_requested_s < inf or site not in self._pending_sites[SiteAtCut]:
+        if self._cut.was_requested or site not in self._milestones.pending(SiteAtCut):
             self._restarts.leave_out(site, why)
             self._leave_out(site)
             return
@@ -369,8 +350,8 @@ class Coordinator:
 
     def _leave_out(self, site: str) -> None:
         self._restarts.leave_out(site)
-        for pending in (self._sites_to_hold, *self._pending_sites.values()):
-            pending.discard(site)
+        self._cut.leave_out(site)
+        self._milestones.leave_out(site)
 
     def _let_join(self, site: str) -> None:
         """Let a site that was started again take part from the round on in which the others are."""
@@ -379,8 +360,7 @@ class Coordinator:
         send_to = self.sites.send_to
         if self._reorderer.hash_sink is not None:
             send_to(site, HashTokens(self._recorded))
-        if self._cut is not None:
-            send_to(site, CutAt(self._cut))
+        self._cut.announce_to(site)
         send_to(site, JoinRun(rounds, self._progress.of_site(site)))
         self._settle(self._leases.granted)
 
@@ -389,14 +369,14 @@ class Coordinator:
         self._assembly.send_parts(snapshot)
         self._leases.begin_after(snapshot.rounds)
         self._ledger.settled = snapshot.counts
-        self._newest_round = snapshot.rounds
-        self._wait_for(PartsLoaded, START_S)
+        self._cut.begin_after(snapshot.rounds)
+        self._milestones.wait_for(PartsLoaded, START_S, self._receive_reports)
 
     def _halt_free_sites(self) -> None:
         """Halt free sites once all other sites have reached the cut."""
         if self._has_halted_free_sites or not self._free_sites:
             return
-        if self._pending_sites[SiteAtCut] <= self._free_sites:
+        if self._milestones.pending(SiteAtCut) <= self._free_sites:
             self._has_halted_free_sites = True
             self.sites.send(HaltFreeSite())
 
@@ -409,23 +389,22 @@ class Coordinator:
     def _receive_reports(self) -> float:
         """Process the reports that have arrived; return the time of the last one."""
         for site, report in self.sites.receive():
-            self._last_report_s = time.monotonic()
             self._process_report(site, report)
-            if isinstance(report, SiteReady | PartsLoaded | SiteAtCut | SiteResults | SiteClosed):
-                self._pending_sites[type(report)].discard(site)
+            self._milestones.on_report(site, report)
         for site, why in self.sites.take_losses():
             self._lose(site, why)
-        if not self._pending_sites[SiteReady]:  # a site that is being made gives no sign of life
+        if not self._milestones.pending(
+            SiteReady
+        ):  # a site that is being made gives no sign of life
             self._silence.check()
-        return self._last_report_s
+        return self._milestones.last_report_s
 
     def _process_report(self, site: str, report: Report) -> None:
         if isinstance(report, SiteProgress):
             self._process_progress(site, report)
         elif isinstance(report, RoundsHeld):
-            self._sites_to_hold.discard(site)
-            if site not in self._unsynchronised_sites:
-                self._newest_round = max(self._newest_round, report.begun - 1)
+            in_rounds = site not in self._unsynchronised_sites
+            self._cut.on_rounds_held(site, report.begun if in_rounds else None)
         elif isinstance(report, SavedPieces):
             self._assembly.add_pieces(report)
         elif isinstance(report, SavedParts):
@@ -472,57 +451,9 @@ class Coordinator:
                 why: CutReason = ("verdict", record.record.reason)
                 self._cut_after(site, record.position, why)
 
-    # cuts
-
     def _cut_after(self, site: str, position: Position, why: CutReason) -> None:
         """Cut after an event on a site. The position of a free site means nothing to other sites."""
         if site in self._free_sites:
-            self._requested_cut = why
+            self._cut.request(why)
         else:
-            self._cut_at(position, why)
-
-    def _find_cuts(self, firing_s: float) -> None:
-        limits, fired = self.limits, self._leases.fired_rounds
-        self._find_cut_of_steps_that_may_miss()
-        if limits.steps is not None and self.cuts.known_steps is None:  # the steps must be counted
-            reached = self._ledger.round_of(limits.steps, fired)
-            if reached is not None and fired > self.cuts.warm_up_rounds:
-                last_round = max(reached, self.cuts.warm_up_rounds)
-                self._cut_at((last_round,), limit_reached("steps", limits.steps))
-        is_new = self._cut_requested_s == inf
-        if limits.time_s is not None and firing_s >= limits.time_s and is_new:
-            self._requested_cut = limit_reached("time", limits.time_s)
-        if self._requested_cut is None:
-            return
-        if is_new:
-            self._cut_requested_s = time.monotonic()
-            self._sites_to_hold = set(self.sites.names) - self._restarts.absent
-            self.sites.send(HoldRounds())
-        elif not self._sites_to_hold:
-            self._assembly.save_after([self._newest_round + 1])
-            self._cut_at((self._newest_round,), self._requested_cut)
-            self._requested_cut = None
-            if self._cut is not None:
-                # An earlier cut is told again, which ends the hold.
-                self.sites.send(CutAt(self._cut))
-
-    def _find_cut_of_steps_that_may_miss(self) -> None:
-        """Cut after the last round of the leases if it brings the env steps; otherwise allow more rounds."""
-        last_round = self._leases.last_round
-        if self._leases.completed_rounds <= last_round:
-            return
-        assert self.limits.steps is not None
-        assert self.cuts.known_steps is not None
-        missing = self.limits.steps - self._ledger.counts_at((int(last_round),)).env_steps
-        if missing > 0:
-            self._leases.last_round += -(-missing // self.cuts.known_steps[1])
-        else:
-            self._cut_at((int(last_round),), limit_reached("steps", self.limits.steps))
-
-    def _cut_at(self, cut: Position, why: CutReason) -> None:
-        """Cut at this position, unless an earlier cut is known."""
-        if self._cut is not None and not is_earlier(cut, why, self._cut, self._why):
-            return
-        self._cut, self._why = cut, why
-        if not self._pending_sites[SiteReady]:
-            self.sites.send(CutAt(cut))
+            self._cut.cut_at(position, why)

@@ -10,39 +10,32 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from flowrl.channels import InboxRegistry, Receiver, Sender, SiteChannels, SiteConnections
+from flowrl.channels import InboxRegistry, SiteChannels, SiteConnections
 from flowrl.channels.socket_folder import SocketFolder
 from flowrl.checks.check import CheckedGraph
-from flowrl.core.errors import FlowError, NodeError, UsageError
-from flowrl.core.plain_data import DataCodec, MalformedDataError
+from flowrl.core.errors import UsageError
 from flowrl.graph.site_layout import COORDINATOR, SiteLayout
 from flowrl.machine.network_address import open_listener, tcp_url
 from flowrl.machine.resource_limits import raise_open_file_limit
 from flowrl.runtime.control.messages import (
-    COMMAND,
-    COMMANDS,
-    CONTROL_LIMITS,
-    FAILURE,
-    FAILURES,
-    REPORT,
-    REPORTS,
     Command,
     ConnectionFailure,
     Failure,
     LeaveRun,
-    NodeFailure,
     ReplacePeer,
     Report,
-    SiteFailure,
 )
 from flowrl.runtime.disturbances import Disturbance, SiteSignal
-from flowrl.runtime.remote.errors import RemoteTraceback, restore_error
 from flowrl.runtime.sites.addresses import Addresses, peers_of_sites
+from flowrl.runtime.sites.control_channels import ControlChannels
 from flowrl.runtime.sites.graph_transfer import graph_on_this_machine
-from flowrl.runtime.sites.site import SiteScheduler, run_site
+from flowrl.runtime.sites.remote_hosts import RemoteHosts
+from flowrl.runtime.sites.site import SiteScheduler
+from flowrl.runtime.sites.site_failures import first_cause, has_node_failure
 from flowrl.runtime.sites.site_processes import SiteProcesses, modules_needed
+from flowrl.runtime.sites.site_run import run_site
 
 POLL_S = 0.02
 CHECK_ALIVE_S = 0.1  # between checks, which take long with hundreds of sites
@@ -54,52 +47,6 @@ FILES_OF_PEER = 6  # for each peer in another process
 OTHER_FILES = 64  # that nodes and libraries may open
 
 T = TypeVar("T")
-
-
-class SiteLost(FlowError):
-    """A site ended without a reason, lost its connection, or did not respond in time."""
-
-
-class SiteFailed(SiteLost):
-    """A site raised an error that is not a node's, or was not ready in time. It would happen again."""
-
-
-class RemoteHosts(Protocol):
-    """The other machines of a run, which start some of its sites."""
-
-    @property
-    def machine(self) -> str:
-        """The address at which sites of this machine listen for sites of the hosts."""
-
-    @property
-    def patience_s(self) -> float:
-        """How long the run waits for a host, if nothing goes on without it."""
-
-    def listen(self, addresses: Addresses, hosts: Mapping[str, str]) -> None:
-        """Have each host listen for its sites, and add their addresses. `hosts` is the host of each site."""
-
-    def start(self, config: Mapping[str, Any], sites: Mapping[str, Any]) -> None:
-        """Have each host start its sites, with the configuration that `child_site` describes."""
-
-    def pump(self) -> None:
-        """Receive the hosts' messages, without waiting."""
-
-    def find_failure(self, site: str) -> str | None:
-        """Return why a site is dead, or None."""
-
-    def listen_again(
-        self, site: str, place: str, addresses: Addresses, avoided: Collection[str]
-    ) -> str:
-        """Have a host listen for a site that was lost, and add its address. Return its name; empty if there is none.
-
-        The host matches the place. `avoided` are hosts on which the site cannot be.
-        """
-
-    def start_again(self, site: str, config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """Have the host that listens for it start a site. `own` is the site's part of the configuration."""
-
-    def disturb(self, disturbance: Disturbance) -> None:
-        """Have a host do something to itself or to one of its sites, if it has one that is meant."""
 
 
 class LaunchedSites:
@@ -128,9 +75,7 @@ class LaunchedSites:
         in_this_process = (COORDINATOR, *self._local_sites("thread"))
         self._connections = {name: self._connect(name, inboxes) for name in in_this_process}
         self._channels = SiteChannels(self._connections[COORDINATOR], self.find_failure)
-        self._reports: dict[str, Receiver] = {}
-        self._failures: dict[str, Receiver] = {}
-        self._commands: dict[str, Sender] = {}
+        self._control = ControlChannels(self._channels)
         self._refusal_lines: list[str] = []  # of the coordinator
         self._refusals_of_failed: list[str] = []
         self._is_closed = False
@@ -195,7 +140,7 @@ class LaunchedSites:
                 else:
                     connections.await_peer(peer)
         for name in self.names:
-            self._open_channels(name)
+            self._control.open(name)
         self._start_processes()
         for name in self._local_sites("thread"):
             self._start_thread(name)
@@ -223,12 +168,6 @@ class LaunchedSites:
         if name in self._connections and peer in self._connections:
             return self._connections[name].inproc_address
         return self._addresses.address_for(name, peer)
-
-    def _open_channels(self, name: str) -> None:
-        channels, limits = self._channels, CONTROL_LIMITS
-        self._reports[name] = channels.open_receiver(f"{REPORTS}:{name}", name, limits=limits)
-        self._failures[name] = channels.open_receiver(f"{FAILURES}:{name}", name, limits=limits)
-        self._commands[name] = channels.open_sender(f"{COMMANDS}:{name}", name, limits=limits)
 
     def _start_thread(self, name: str) -> None:
         channels = SiteChannels(self._connections[name])
@@ -349,15 +288,11 @@ class LaunchedSites:
 
     def send(self, command: Command) -> None:
         """Send a command to all sites that are not lost."""
-        for name in self.names:
-            if name not in self._lost:
-                self._commands[name].send(COMMAND.encode(command))
-        self._channels.flush()
+        self._control.send(command, (name for name in self.names if name not in self._lost))
 
     def send_to(self, site: str, command: Command) -> None:
         """Send a command to one site."""
-        self._commands[site].send(COMMAND.encode(command))
-        self._channels.flush()
+        self._control.send(command, [site])
 
     def refusal_lines(self) -> list[str]:
         """Return what the coordinator and the sites that have failed have refused."""
@@ -375,13 +310,9 @@ class LaunchedSites:
         If only replaceable sites were lost, `take_losses` returns them.
         """
         self._poll()
-        if any(map(len, self._failures.values())) or self._some_site_is_dead():
+        if self._control.has_failures or self._some_site_is_dead():
             self._handle_failures()
-        reports = []
-        for name, receiver in self._reports.items():
-            while len(receiver):
-                reports.append((name, _decoded(name, REPORT, receiver)))
-        return reports
+        return list(self._control.take_reports())
 
     def _poll(self) -> None:
         self._channels.poll(POLL_S)
@@ -421,7 +352,7 @@ class LaunchedSites:
         dead = {n: why for n in watched if (why := self.find_failure(n)) is not None}
         broken = {n: f.text for n, f in failures.items() if isinstance(f, ConnectionFailure)}
         if len(broken) < len(failures) or not {*failures, *dead} <= {*self.replaceable}:
-            raise self._first_cause(failures, dead)
+            raise first_cause(failures, dead)
         for name, why in (broken | dead).items():
             self.lose(name, why)
             self._new_losses.append(name)
@@ -431,27 +362,14 @@ class LaunchedSites:
         failures: dict[str, Failure] = {}
         began = time.monotonic()
         wait_s = FIRST_CAUSE_S
-        while time.monotonic() - began < wait_s and not _of_kind(NodeFailure, failures):
+        while time.monotonic() - began < wait_s and not has_node_failure(failures):
             self._poll()
             watched = [name for name in self.names if name not in {*failures, *self._lost}]
             if any(self.find_failure(name) for name in watched):
                 wait_s = LAST_MESSAGES_S  # other sites fail later because of it
-            for name, receiver in self._failures.items():
-                while len(receiver):
-                    failures.setdefault(name, _decoded(name, FAILURE, receiver))
+            for name, failure in self._control.take_failures():
+                failures.setdefault(name, failure)
         return failures
-
-    def _first_cause(self, failures: Mapping[str, Failure], dead: Mapping[str, str]) -> FlowError:
-        """Return the first cause of failures.
-
-        The error of a node comes before the end of a process, and that before the broken connections of other sites.
-        """
-        silent = [name for name in dead if name not in failures]
-        if not _of_kind(NodeFailure, failures) and silent:
-            return SiteLost(f"site '{silent[0]}' has ended: {dead[silent[0]]}")
-        kinds = (NodeFailure, SiteFailure, ConnectionFailure)
-        site = next(site for kind in kinds for site in _of_kind(kind, failures))
-        return _as_error(site, failures[site])
 
     # the end
 
@@ -462,11 +380,9 @@ class LaunchedSites:
         self.refusal_lines()  # for the summary, which is made after this
         self._is_closed = True
         deadline = time.monotonic() + CLOSE_S
-        for name, sender in self._commands.items():
-            is_there = name not in self._lost and self.find_failure(name) is None
-            if is_there and sender.is_ready():
-                sender.send(COMMAND.encode(LeaveRun()))
-        self._channels.flush()
+        reachable = [n for n in self.names if n not in self._lost and self._control.can_send(n)]
+        alive = [name for name in reachable if self.find_failure(name) is None]
+        self._control.send(LeaveRun(), alive)
         self.processes.end(deadline)
         for thread in self._threads.values():
             thread.join(max(deadline - time.monotonic(), 0.1))
@@ -475,25 +391,3 @@ class LaunchedSites:
             listener.close()
         if self._folder is not None:
             self._folder.close()
-
-
-def _decoded(site: str, codec: DataCodec[T], receiver: Receiver) -> T:
-    try:
-        return codec.decode(receiver.take()[0])
-    except MalformedDataError as error:
-        raise SiteLost(f"site '{site}' sent a malformed message: {error}") from error
-
-
-def _of_kind(kind: type[Failure], failures: Mapping[str, Failure]) -> list[str]:
-    return [site for site, failure in failures.items() if isinstance(failure, kind)]
-
-
-def _as_error(site: str, failure: Failure) -> FlowError:
-    if isinstance(failure, NodeFailure):
-        error = restore_error(site, failure.error)
-        assert isinstance(error, NodeError)
-        return error
-    kind = SiteFailed if isinstance(failure, SiteFailure) else SiteLost
-    lost = kind(f"site '{site}': {failure.text}")
-    lost.__cause__ = RemoteTraceback(f"on site '{site}'\n{failure.traceback}")
-    return lost

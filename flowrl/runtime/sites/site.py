@@ -1,31 +1,19 @@
-"""One of several sites: its scheduler, and its life from start to end."""
+"""The scheduler of one of several sites."""
 
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Callable
-from dataclasses import replace
 
-from flowrl.channels import ChannelError, SiteChannels
+from flowrl.channels import SiteChannels
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.firing_counts import firings_before, schedule_of_round
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.core.context import DeferredEffect, Record, VerdictRecord
-from flowrl.core.errors import NodeError
-from flowrl.core.state import Count, State
-from flowrl.graph.site_layout import COORDINATOR, SiteLayout
-from flowrl.machine.numerics import reset_numerics
+from flowrl.core.state import Count
 from flowrl.runtime.control.cuts import CutPlanner, completed_at, includes
 from flowrl.runtime.control.messages import (
-    CONTROL_LIMITS,
-    FAILURE,
-    FAILURES,
-    ConnectionFailure,
-    Failure,
     JoinRun,
     MakingNode,
-    NodeFailure,
     PartsLoaded,
     PeerReplaced,
     PositionedRecord,
@@ -33,28 +21,24 @@ from flowrl.runtime.control.messages import (
     RoundsHeld,
     SiteAtCut,
     SiteClosed,
-    SiteFailure,
     SiteReady,
     SiteResults,
     TrainItersReached,
     decode_parts,
 )
 from flowrl.runtime.control.site_control import CoordinatorMessages, SiteReporter
-from flowrl.runtime.control.weight_history import WeightHistory
-from flowrl.runtime.failed_firing import keep_failed_firing
+from flowrl.runtime.control.weight_history import WeightHistories
 from flowrl.runtime.firing_sequence import Fire, RoundStop
 from flowrl.runtime.instance import Instance
-from flowrl.runtime.interruptions import ChannelFailure, FiringAbandoned, SiteStopped
+from flowrl.runtime.interruptions import FiringAbandoned, SiteStopped
 from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
-from flowrl.runtime.remote.errors import describe_error
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.sites.site_snapshots import SiteSnapshots
 from flowrl.runtime.snapshot import collect_parts
 
 FLUSH_S = 0.0005  # tokens of shorter firings are sent together
-FAILURE_S = 5.0  # in which the coordinator shall receive the report of a failure
 
 
 class SiteScheduler(Scheduler):
@@ -94,16 +78,10 @@ class SiteScheduler(Scheduler):
         self._snapshots = SiteSnapshots(
             self, edges, messages, reporter, channels, lambda: self._fires_freely
         )
-        every = self.instances.all()
-        learners = [one for one in every if one.is_learner and not one.follows]
         cuts = CutPlanner(checked, checked.graph.limits)
-        self._histories = [
-            WeightHistory(checked, self.instances, learner, cuts.may_cut_past_rounds)
-            for learner in learners
-        ]
-        # All firings of a free site count, so it needs no earlier versions.
-        self._kept_histories = [] if self._is_free else self._histories
-        self._paced_histories = [h for h in self._kept_histories if not h.fires_in_rounds]
+        self._histories = WeightHistories(
+            checked, self.instances, cuts.may_cut_past_rounds, self._is_free
+        )
         self._learner_rate_unknown = cuts.learner_rate_unknown
         # hooks
         for instance in self.instances.all():
@@ -127,8 +105,7 @@ class SiteScheduler(Scheduler):
 
     def _on_settled(self, rounds: int, paced_rounds: int) -> None:
         self._settled_rounds = rounds
-        for history in self._kept_histories:
-            history.settle(rounds, paced_rounds)
+        self._histories.settle(rounds, paced_rounds)
 
     def _check_cut(self) -> None:
         """Raise an exception if a wait is beyond the cut, where tokens may never arrive. Answering a call goes on."""
@@ -168,8 +145,7 @@ class SiteScheduler(Scheduler):
         if self._messages.parts_to_load is not None:
             self._messages.parts_to_load = None
             self._site_edges.continue_after(self.site.rounds)
-            for history in self._histories:
-                history.begin_anew()
+            self._histories.begin_anew()
             self._reporter.send(PartsLoaded())
             self._waits.until_coordinator(self._may_begin_round)
         self._site_edges.send_initial_versions()
@@ -242,8 +218,7 @@ class SiteScheduler(Scheduler):
     def after_firing(self) -> None:
         if self._is_halted:
             raise SiteStopped
-        for history in self._paced_histories:
-            history.after_firing()
+        self._histories.after_firing()
         self._stop_at_verdict()
         # Tokens must not wait for the end of a long firing that follows.
         if self.site.last_fired_s - self._last_flush_s > FLUSH_S:
@@ -252,9 +227,7 @@ class SiteScheduler(Scheduler):
             self._channels.flush()
 
     def after_iteration(self, learner: Instance) -> None:
-        for history in self._kept_histories:
-            if history.learner is learner:
-                history.after_iteration()
+        self._histories.after_iteration(learner)
         self._stop_at_verdict()
         is_first = self._learner_rate_unknown and learner.key == self.graph.first_learner
         if is_first and learner.fired == self.graph.limits.train_iters:
@@ -271,8 +244,7 @@ class SiteScheduler(Scheduler):
     def after_round(self, warm_up: bool) -> None:
         self._snapshots.save_if_due()
         self._commit_settled_effects()
-        for history in self._kept_histories:
-            history.after_round()
+        self._histories.after_round()
         if self._had_long_firing:
             # The versions with which the round ended must not wait for the firings of the next one.
             self._had_long_firing = False
@@ -317,7 +289,7 @@ class SiteScheduler(Scheduler):
 
     def live(self) -> None:
         """Execute the program until the site is stopped, and report its states at the cut."""
-        self._reporter.send(SiteReady(sum(h.state_bytes for h in self._kept_histories)))
+        self._reporter.send(SiteReady(self._histories.state_bytes))
         self._is_executing = True
         self._channels.on_receive(self._check_cut_while_waiting)
         try:
@@ -375,69 +347,9 @@ class SiteScheduler(Scheduler):
             lines = tuple(self._site_edges.irregularity_lines())
             refusals = tuple(self._channels.connections.refusal_lines())
             dropped = self.instances.dropped_tokens()
-            send(SiteResults(self._states_at(cut), dropped, lines, refusals))
+            send(SiteResults(self._histories.states_at(cut), dropped, lines, refusals))
             self.close()
             send(SiteClosed(tuple(str(error) for error in self.instances.close_errors)))
             wait(lambda: messages.must_leave, "stopped")
         except SiteStopped:
             return
-
-    def _states_at(self, cut: Position) -> dict[str, State]:
-        """Return the learners' states at the cut; for a free site, the newest states."""
-        if self._is_free:
-            return {
-                key: s for history in self._histories for key, s in history.newest_states().items()
-            }
-        return {key: s for history in self._histories for key, s in history.states_at(cut).items()}
-
-
-def run_site(
-    checked: CheckedGraph,
-    layout: SiteLayout,
-    name: str,
-    channels: SiteChannels,
-    seed: int,
-    on_made: Callable[[SiteScheduler], None] = lambda scheduler: None,
-    continues: bool = False,
-) -> None:
-    """Make a site, execute its program, and end it. Failures are reported to the coordinator.
-
-    `on_made` is called with the scheduler before the first firing. A site that `continues` loads parts of a snapshot.
-    """
-    scheduler: SiteScheduler | None = None
-    try:
-        reset_numerics(checked.graph.torch_threads)
-        reporter = SiteReporter(channels, name, len(layout.kinds))
-        messages = CoordinatorMessages(channels, name)
-        edges = SiteEdgeFactory(checked, layout, name, channels)
-        scheduler = SiteScheduler(checked, seed, edges, messages, reporter, channels, continues)
-        on_made(scheduler)
-        reset_numerics(checked.graph.torch_threads)
-        scheduler.live()
-    except SiteStopped:
-        pass
-    except (ChannelFailure, ChannelError) as error:
-        _report_failure(channels, name, ConnectionFailure(str(error), traceback.format_exc()))
-    except NodeError as error:
-        if scheduler is not None:
-            keep_failed_firing(error, scheduler.instances)
-        _report_failure(channels, name, NodeFailure(describe_error(error)))
-    except BaseException as error:
-        text = f"{type(error).__name__}: {error}"
-        _report_failure(channels, name, SiteFailure(text, traceback.format_exc()))
-    finally:
-        if scheduler is not None:
-            scheduler.close()
-        channels.close(drop=True)  # the coordinator has received all that it needs
-
-
-def _report_failure(channels: SiteChannels, name: str, failure: Failure) -> None:
-    """Report a failure on a channel of its own, because the channel for reports may be full or not open yet."""
-    sender = channels.open_sender(f"{FAILURES}:{name}", COORDINATOR, limits=CONTROL_LIMITS)
-    try:
-        refusals = tuple(channels.connections.refusal_lines())
-        sender.send(FAILURE.encode(replace(failure, refusals=refusals)))
-        channels.flush()
-        channels.wait_until(lambda: sender.all_taken, (sender,), FAILURE_S)
-    except (ChannelError, SiteStopped):
-        return  # the coordinator has ended, or notices that this site has

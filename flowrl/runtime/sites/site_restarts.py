@@ -17,7 +17,8 @@ from flowrl.core.context import instance_key
 from flowrl.core.state import Count
 from flowrl.core.wording import count_text
 from flowrl.runtime.control.messages import InstanceProgress, PeerReplaced, SiteProgress
-from flowrl.runtime.sites.launched_sites import LaunchedSites, SiteLost
+from flowrl.runtime.sites.launched_sites import LaunchedSites
+from flowrl.runtime.sites.site_failures import SiteLost
 
 # Before each restart of a site that is lost again and again. Then the run gives up.
 WAITS_S = (0.0, 1.0, 4.0, 10.0)
