@@ -135,7 +135,8 @@ def replay(arguments: Namespace) -> int:
 def _replay_tape(arguments: Namespace) -> int:
     """Describe a tape, or run a node against it. The status is 1 if it gave something else than what was recorded."""
     from flowrl.runs.tape_file import Tape
-    from flowrl.runs.tape_replay import replay_part, tape_text, version_notes
+    from flowrl.runs.tape_replay import replay_part
+    from flowrl.runs.tape_text import tape_text, version_notes
 
     tape = Tape(Path(arguments.file))
     if tape.facts.firing is not None:
@@ -157,7 +158,8 @@ def _replay_tape(arguments: Namespace) -> int:
 
 def _fire_again(arguments: Namespace, tape: Tape) -> int:
     """Fire a failed firing again. The status is 0 if it failed again, which is what the user wants to see, else 1."""
-    from flowrl.runs.tape_replay import fire_again, firing_text
+    from flowrl.runs.tape_replay import fire_again
+    from flowrl.runs.tape_text import firing_text
 
     print(firing_text(tape), flush=True)
     found = fire_again(tape)

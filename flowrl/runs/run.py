@@ -15,7 +15,7 @@ from typing import Any
 from flowrl.checks.check import CheckedGraph
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.context import Record
-from flowrl.core.errors import NodeError, RunError, UsageError, attached_files
+from flowrl.core.errors import RunError, UsageError
 from flowrl.core.project_modules import importable_modules
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand
@@ -24,11 +24,12 @@ from flowrl.graph.settings import Setting, graph_settings
 from flowrl.machine.crash_tracebacks import crash_tracebacks
 from flowrl.machine.numerics import reset_numerics, settled_numerics
 from flowrl.runs.display import Watcher
+from flowrl.runs.failure_files import failure_files
 from flowrl.runs.folder import ERROR_FILE, SUMMARY_FILE, RunFolder, create_run_folder
 from flowrl.runs.initial_files import write_environment, write_initial_files
 from flowrl.runs.query_answers import QueryAnswers
 from flowrl.runs.query_server import answering_queries
-from flowrl.runs.recording import Recording, failed_firing_tape
+from flowrl.runs.recording import Recording
 from flowrl.runs.recovery import Recovery
 from flowrl.runs.result import RunResult, Status
 from flowrl.runs.run_sites import RunSites
@@ -48,7 +49,6 @@ from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.status import NodeStats
 
-CRASH_PREFIX = "crash-"  # of the names of files with the episode of an env that failed
 SLOW_CLOSE_S = 5.0
 SLOW_CLOSE = "the nodes take long to close; Ctrl-C leaves them as they are and keeps the result"
 STATUS_OF_REASON: Mapping[str, Status] = {"verdict": "solved", "interrupt": "interrupted"}
@@ -392,28 +392,19 @@ class Run:
         interrupted = self._stop_requests.is_interruption(error)
         if self.snapshots is not None and not interrupted:
             self.snapshots.end()
-        tape_name, tape = "", b""
-        if isinstance(error, NodeError) and error.failed_firing:
-            with contextlib.suppress(ValueError):  # another machine has sent it
-                tape_name, tape = failed_firing_tape(self.graph, error.failed_firing)
-                path = shlex.quote(str(folder.path / tape_name))
-                self.hints += (f"`flowrl replay {path}` fires '{error.node}' again as it failed",)
-        files = {} if interrupted else {Path(n).name: t for n, t in attached_files(error).items()}
-        for name in files:
-            if name.startswith(CRASH_PREFIX):
-                path = shlex.quote(str(folder.path / name))
-                self.hints += (f"`flowrl replay {path}` plays the episode again that failed",)
+        files = None if interrupted else failure_files(self.graph, folder.path, error)
+        self.hints += () if files is None else files.hints
         why = "stopped at once" if interrupted else str(error)
         self.ended = self.result("interrupted" if interrupted else "failed", why)
         with contextlib.suppress(RunError):  # such as of a full disk, which may be the first error
             folder.write_json(SUMMARY_FILE, self.ended.as_dict())
             folder.end_tensorboard(success=interrupted)
-            if not interrupted:
+            if files is not None:
                 folder.write_text(ERROR_FILE, "".join(traceback.format_exception(error)))
-                for name, text in files.items():
+                for name, text in files.texts.items():
                     folder.write_text(name, text)
-                if tape:
-                    folder.write_bytes(tape_name, tape)
+                for name, tape in files.tapes.items():
+                    folder.write_bytes(name, tape)
 
     def _close(self, folder: RunFolder) -> None:
         with contextlib.ExitStack() as stack:

@@ -12,7 +12,7 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +21,8 @@ import msgpack
 from flowrl.core.errors import RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.core.saved_state import SavedState
+from flowrl.graph.loading import load_text
+from flowrl.graph.model import Graph
 from flowrl.runs.token_file import NamedPair
 from flowrl.runtime.snapshot import Parts
 from flowrl.runtime.token_contents import decode_value, encode_value
@@ -207,3 +209,8 @@ def _facts(frame: Frame) -> TapeFacts:
         libraries=dict(found["libraries"]),
         firing=found["firing"],
     )
+
+
+def graph_of_tape(tape: Tape) -> Graph:
+    """Return the graph of the run that was recorded."""
+    return replace(load_text(tape.facts.resolved, str(tape.path)).graph, name=tape.facts.graph)

@@ -1,38 +1,29 @@
-"""Shows what is on a tape, and replays nodes against it, in this process."""
+"""Replays nodes against a tape, in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.checks.lossy_edges import may_lack_tokens_anywhere
 from flowrl.checks.ordering import exclusive_services_of
-from flowrl.core.batch import Batch
 from flowrl.core.context import instance_key
 from flowrl.core.errors import NodeError, RunError, UsageError, spelling_hint
 from flowrl.core.project_modules import importable_modules
-from flowrl.core.state import State
-from flowrl.core.wording import count_text, size_text
+from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_text
 from flowrl.graph.model import Edge, Graph, link_edges
 from flowrl.graph.replica_pairs import replica_pairs_of
-from flowrl.machine.environment import library_versions
 from flowrl.machine.numerics import reset_numerics, settled_numerics
-from flowrl.runs.recording import replayable_nodes
-from flowrl.runs.tape_file import PairTokens, Tape
+from flowrl.runs.tape_file import Tape, graph_of_tape
 from flowrl.runs.token_file import named_pairs
-from flowrl.runs.top import table_lines
 from flowrl.runtime.edge_factory import Replica
 from flowrl.runtime.instance import RAISED
-from flowrl.runtime.node_replay import NodeReplay, ReplayDiffers
+from flowrl.runtime.node_replay import NodeReplay
+from flowrl.runtime.recorded_edges import ReplayDiffers
 from flowrl.runtime.snapshot import node_key
-from flowrl.runtime.token_contents import decode_token
-
-MAX_COLUMNS = 6  # of a token, in the list of edges
-WIDTH = 1000  # names of edges are not shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +66,7 @@ class ReplayResult:
 
 def replay_part(tape: Tape, words: Collection[str]) -> ReplayResult:
     """Fire some instances with the tokens of a tape, and compare their outputs with those that were recorded."""
-    graph = _read_graph(tape)
+    graph = graph_of_tape(tape)
     own = list(dict.fromkeys(_find_instance(graph, word) for word in words))
     _require_replayable(tape, graph, own)
     with settled_numerics(graph.torch_threads), importable_modules(graph.folders):
@@ -112,7 +103,7 @@ def fire_again(tape: Tape) -> RefiredResult:
     """Fire the failed firing of a tape again."""
     firing = tape.facts.firing
     assert firing is not None
-    graph = _read_graph(tape)
+    graph = graph_of_tape(tape)
     name, replica = _find_instance(graph, str(firing["instance"]))
     with settled_numerics(graph.torch_threads), importable_modules(graph.folders):
         own = [(name, replica)]
@@ -127,84 +118,6 @@ def fire_again(tape: Tape) -> RefiredResult:
         finally:
             replay.close()
     return RefiredResult(name)
-
-
-def firing_text(tape: Tape) -> str:
-    """Describe the tape of a failed firing."""
-    firing = tape.facts.firing
-    assert firing is not None
-    stateless = firing["stateless"]
-    if stateless:
-        state = f"the node's state is not on the tape ({stateless}), so it is as in the beginning"
-    else:
-        state = "the node has the state in which it failed: what the firing had changed is changed"
-    inputs = [f"  {port}: {_value_text(value)}" for port, value in tape.inputs.items()]
-    return "\n".join([str(firing["error"]), *inputs, f"  {state}", *version_notes(tape)])
-
-
-def tape_text(tape: Tape) -> str:
-    """Describe a tape: its run, its edges, and the nodes that can be replayed."""
-    facts = tape.facts
-    begins = f"from round {facts.rounds:,} on" if facts.rounds else "from the beginning"
-    ends = (
-        ""
-        if tape.train_iters is not None
-        else "; without an end: the run failed, was killed, or is active"
-    )
-    rows = [
-        _pair_row(pair.name, recorded, pair.kind)
-        for pair, recorded in zip(facts.pairs, tape.recorded, strict=True)
-        if recorded.first is not None
-    ]
-    heads = ["edge", "recorded", "size", "rounds", "of"]
-    lines = [f"{facts.graph}, seed {facts.seed}, {begins}{ends}"]
-    table = table_lines([heads, *rows], "lrrrl", WIDTH) if rows else ["no tokens"]
-    lines += [line.rstrip() for line in table]
-    nodes = replayable_nodes(_read_graph(tape), facts.inputs)
-    shown = ", ".join(nodes) or "none: no node has all of its inputs on the tape"
-    return "\n".join([*lines, f"nodes that can be replayed: {shown}", *version_notes(tape)])
-
-
-def version_notes(tape: Tape) -> list[str]:
-    """Return notes about libraries of other versions, on which bits may depend."""
-    here = library_versions()
-    return [
-        f"note: recorded with {name} {version}, and here is {here.get(name, 'none')}; bits may depend on it"
-        for name, version in tape.facts.libraries.items()
-        if here.get(name) != version
-    ]
-
-
-def _pair_row(name: str, recorded: PairTokens, kind: str) -> list[str]:
-    assert recorded.first is not None
-    first = recorded.first
-    count = count_text(recorded.count, "version" if kind == "state" else "token")
-    rounds = f"{first.position[0]:,}..{recorded.last_round:,}"
-    return [name, count, size_text(recorded.nbytes), rounds, _content_text(first.content)]
-
-
-def _content_text(content: bytes) -> str:
-    """Describe the value of a token."""
-    return _value_text(decode_token(content)[0])
-
-
-def _value_text(value: Any) -> str:
-    """Describe a value: its columns, or its type."""
-    if isinstance(value, Batch):
-        return f"{count_text(len(value), 'row')} of {_names_text(value.columns)}"
-    if isinstance(value, State):
-        return f"arrays {_names_text(value.arrays)}"
-    return type(value).__name__
-
-
-def _names_text(names: Iterable[str]) -> str:
-    shown = list(names)
-    more = f", … ({len(shown)})" if len(shown) > MAX_COLUMNS else ""
-    return ", ".join(shown[:MAX_COLUMNS]) + more
-
-
-def _read_graph(tape: Tape) -> Graph:
-    return replace(load_text(tape.facts.resolved, str(tape.path)).graph, name=tape.facts.graph)
 
 
 def _checked(tape: Tape, graph: Graph) -> CheckedGraph:

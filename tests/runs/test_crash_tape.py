@@ -17,7 +17,8 @@ from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, StateIn
 from flowrl.core.state import State
 from flowrl.runs.tape_file import Tape
-from flowrl.runs.tape_replay import fire_again, firing_text
+from flowrl.runs.tape_replay import fire_again
+from flowrl.runs.tape_text import firing_text
 from tests.toys.toy_runs import toy_graph
 
 

@@ -23,7 +23,8 @@ from flowrl.runs.repeated_run import repeated_run
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.tape_file import FORMAT, FRAME, Tape
-from flowrl.runs.tape_replay import replay_part, tape_text
+from flowrl.runs.tape_replay import replay_part
+from flowrl.runs.tape_text import tape_text
 from tests.toys.toy_runs import toy_graph
 
 SHIFT = 0  # what `Shifted` adds in the process of the test
