@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 MAX_REASONS = 50  # that are counted on their own: a reason may contain a name that a stranger chose
 MAX_LINES = 20
@@ -19,10 +18,6 @@ class RefusalCounts:
     def add(self, reason: str, times: int = 1) -> None:
         is_counted = reason in self._counts or len(self._counts) < MAX_REASONS
         self._counts[reason if is_counted else OTHERS] += times
-
-    def add_all(self, counts: Mapping[str, int]) -> None:
-        for reason, times in counts.items():
-            self.add(reason, times)
 
     def as_dict(self) -> dict[str, int]:
         return dict(self._counts)

@@ -8,34 +8,37 @@ from flowrl.checks.ordering import dependency_graph
 from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, Graph
 
-Groups = Mapping[str, str]  # each node's group, by the name of one of its nodes
+Components = Mapping[str, str]  # each node's component, by the name of one of its nodes
 
 
-def stream_groups(graph: Graph) -> dict[str, str]:
-    """Return the group of each node: nodes that streams or links join are in one group."""
+def stream_components(graph: Graph) -> dict[str, str]:
+    """Return the component of each node: nodes that streams or links join are in one component."""
     joined = dependency_graph(graph.nodes, [e for e in graph.edges if e.kind != "state"])
     return {
-        name: first for group in joined.components() for first in [min(group)] for name in group
+        name: first
+        for component in joined.components()
+        for first in [min(component)]
+        for name in component
     }
 
 
 def nodes_paced_by(graph: Graph, name: str) -> set[str]:
     """Return the nodes that fire after a node's versions, directly or through other paced nodes."""
-    groups = stream_groups(graph)
+    components = stream_components(graph)
     found: set[str] = set()
     todo = {name}
     while todo:
         pacing = [e for e in graph.edges if e.every is not None and e.source.node in todo]
-        into = {groups[edge.to.node] for edge in pacing}
-        todo = {n for n in graph.nodes if groups[n] in into} - found
+        into = {components[edge.to.node] for edge in pacing}
+        todo = {n for n in graph.nodes if components[n] in into} - found
         found |= todo
     return {n for n in found if graph.nodes[n].fires}
 
 
-def paced_groups(
-    graph: Graph, groups: Groups, incomplete: frozenset[str], problems: list[Problem]
+def paced_components(
+    graph: Graph, components: Components, incomplete: frozenset[str], problems: list[Problem]
 ) -> dict[str, Edge]:
-    """Return the groups that are paced by a state with `every`, each with the edge of that state.
+    """Return the components that are paced by a state with `every`, each with the edge of that state.
 
     An edge of an `incomplete` node may be missing because of a problem that was reported before.
     """
@@ -43,25 +46,25 @@ def paced_groups(
     found: dict[str, Edge] = {}
     for edge in states:
         if edge.every is not None:
-            group = groups[edge.to.node]
-            clash = list(_clashing_paces(edge, groups, found.get(group)))
+            component = components[edge.to.node]
+            clash = list(_clashing_paces(edge, components, found.get(component)))
             problems.extend(clash)
             if not clash:
-                found[group] = edge
+                found[component] = edge
         if edge.lag and edge.latest:
             problems.append(_exclusive_options(edge, "lag", "latest"))
-    problems.extend(_pace_cycle_problems(groups, found))
+    problems.extend(_pace_cycle_problems(components, found))
     driven = _stream_nodes(graph) | incomplete
     for edge in states:
-        fires_in_rounds = edge.every is None and groups[edge.to.node] not in found
+        fires_in_rounds = edge.every is None and components[edge.to.node] not in found
         if fires_in_rounds and edge.to.node not in driven:
             problems.append(_missing_pace(edge))
     return found
 
 
-def _clashing_paces(edge: Edge, groups: Groups, before: Edge | None) -> Iterator[Problem]:
+def _clashing_paces(edge: Edge, components: Components, before: Edge | None) -> Iterator[Problem]:
     location, to, source = str(edge.location), edge.to.node, edge.source.node
-    if groups[source] == groups[to]:
+    if components[source] == components[to]:
         what = f"{edge}: 'every' is for nodes that nothing but state drives, and streams or links join {to} to {source}"
         yield Problem(location, what, "use 'lag' here")
     elif before is not None and (before.source, before.every) != (edge.source, edge.every):
@@ -77,17 +80,17 @@ def _exclusive_options(edge: Edge, one: str, other: str) -> Problem:
     return Problem(str(edge.location), what, "leave one out")
 
 
-def _pace_cycle_problems(groups: Groups, found: dict[str, Edge]) -> Iterator[Problem]:
-    """Yield a problem for each group whose paces do not lead back to a node that fires in rounds.
+def _pace_cycle_problems(components: Components, found: dict[str, Edge]) -> Iterator[Problem]:
+    """Yield a problem for each component whose paces do not lead back to a node that fires in rounds.
 
-    These groups are removed from `found`.
+    These components are removed from `found`.
     """
-    for group in list(found):
-        seen, at = {group}, group
-        while at in found and (at := groups[found[at].source.node]) not in seen:
+    for component in list(found):
+        seen, at = {component}, component
+        while at in found and (at := components[found[at].source.node]) not in seen:
             seen.add(at)
-        if at in found and at == group:
-            edge = found.pop(group)
+        if at in found and at == component:
+            edge = found.pop(component)
             what = f"{edge}: the nodes pace each other in a cycle, and nothing else drives them"
             yield Problem(str(edge.location), what, "let one of them follow a learner")
 

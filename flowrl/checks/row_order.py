@@ -9,45 +9,55 @@ from flowrl.core.errors import Problem
 from flowrl.core.node import Facts
 from flowrl.core.ports import In
 from flowrl.graph.model import Edge, Graph, PortRef
+from flowrl.graph.yaml_text import SourceLocation
 
 
 def row_order_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem]:
     """Yield a problem for each input that needs ordered rows and is fed by rows in another order."""
-    into = {edge.to: edge for edge in graph.edges if edge.kind == "stream"}
-    for name, needs in ((name, found.needs_order) for name, found in facts.items()):
-        for port in sorted(needs):
-            edge = into.get(PortRef(name, port))
-            culprit = (
-                None if edge is None else _first_source(graph, facts, into, edge, _is_disordered)
-            )
-            if edge is not None and culprit is not None:
-                what = (
-                    f"{edge.to} needs rows in the order of time, each followed by the next step of its env up to "
-                    f"`last`, and {culprit} gives single rows in another order"
-                )
-                hint = facts[name].order_hints.get(port, "").replace("{source}", culprit.node) or (
-                    f"feed {name} without {culprit.node}, or put in its place what keeps the order, "
-                    "such as a queue_buffer"
-                )
-                ends = (graph.nodes[name], graph.nodes[culprit.node])
-                where = [edge.location, *(at for spec in ends for at in spec.locations())]
-                yield Problem(str(graph.last_written(where)), what, hint)
+    needs = {name: found.needs_order for name, found in facts.items()}
+    for to, culprit, where in _wrong_sources(graph, facts, needs, _is_disordered):
+        what = (
+            f"{to} needs rows in the order of time, each followed by the next step of its env up to "
+            f"`last`, and {culprit} gives single rows in another order"
+        )
+        hint = facts[to.node].order_hints.get(to.port, "").replace("{source}", culprit.node) or (
+            f"feed {to.node} without {culprit.node}, or put in its place what keeps the order, "
+            "such as a queue_buffer"
+        )
+        yield Problem(str(where), what, hint)
 
 
 def episode_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem]:
     """Yield a problem for each input that needs whole episodes and is fed by tokens that end within episodes."""
+    needs = {name: found.needs_episodes for name, found in facts.items()}
+    for to, culprit, where in _wrong_sources(graph, facts, needs, _cuts):
+        what = f"{to} needs whole episodes, and {culprit} gives tokens that end within them"
+        hint = facts[to.node].episode_hints.get(to.port, "").replace("{source}", culprit.node)
+        hint = hint or f"put an episode_collector in the place of {culprit.node}"
+        yield Problem(str(where), what, hint)
+
+
+def _wrong_sources(
+    graph: Graph,
+    facts: Mapping[str, Facts],
+    needs: Mapping[str, frozenset[str]],
+    is_wrong: Callable[[Facts, str], bool | None],
+) -> Iterator[tuple[PortRef, PortRef, SourceLocation]]:
+    """Yield each input whose rows come from a wrong output, that output, and the location of the problem.
+
+    `needs` are the inputs to look at, by node.
+    """
     into = {edge.to: edge for edge in graph.edges if edge.kind == "stream"}
-    for name, found in facts.items():
-        for port in sorted(found.needs_episodes):
+    for name, ports in needs.items():
+        for port in sorted(ports):
             edge = into.get(PortRef(name, port))
-            culprit = None if edge is None else _first_source(graph, facts, into, edge, _cuts)
-            if edge is not None and culprit is not None:
-                what = f"{edge.to} needs whole episodes, and {culprit} gives tokens that end within them"
-                hint = found.episode_hints.get(port, "").replace("{source}", culprit.node)
-                hint = hint or f"put an episode_collector in the place of {culprit.node}"
+            if edge is None:
+                continue
+            culprit = _first_source(graph, facts, into, edge, is_wrong)
+            if culprit is not None:
                 ends = (graph.nodes[name], graph.nodes[culprit.node])
                 where = [edge.location, *(at for spec in ends for at in spec.locations())]
-                yield Problem(str(graph.last_written(where)), what, hint)
+                yield edge.to, culprit, graph.last_written(where)
 
 
 def _first_source(

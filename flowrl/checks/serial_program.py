@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from flowrl.checks.balance import balance
 from flowrl.checks.ordering import firing_order, is_feedback
-from flowrl.checks.pacing import paced_groups, stream_groups
+from flowrl.checks.pacing import paced_components, stream_components
 from flowrl.checks.staleness import drops_stale_tokens
 from flowrl.core.errors import Problem
 from flowrl.graph.model import Edge, Graph, Phase, PortRef
@@ -90,13 +90,15 @@ def plan_program(
     graph: Graph, problems: list[Problem], incomplete: frozenset[str] = frozenset()
 ) -> SerialProgram:
     """Plan the program of a graph. Problems are appended to `problems`; without any, the program can be executed."""
-    groups = stream_groups(graph)
-    paced = paced_groups(graph, groups, incomplete, problems)
+    components = stream_components(graph)
+    paced = paced_components(graph, components, incomplete, problems)
     problems.extend(_replica_problems(graph))
-    in_round = [n for n in graph.nodes if groups[n] not in paced]
+    in_round = [n for n in graph.nodes if components[n] not in paced]
     program = SerialProgram(make_schedule(graph, in_round, problems))
-    for group, edge in paced.items():
-        schedule = make_schedule(graph, [n for n in graph.nodes if groups[n] == group], problems)
+    for component, edge in paced.items():
+        schedule = make_schedule(
+            graph, [n for n in graph.nodes if components[n] == component], problems
+        )
         program.paced.append(PacedSchedule(edge.source, edge.every or 1, schedule))
     program.paced.sort(key=lambda p: (p.source.node, p.schedule.order))
     _set_capacities(graph, program, problems)
@@ -136,7 +138,7 @@ def _is_unbalanced(edge: Edge, any_input_nodes: frozenset[str]) -> bool:
 
 
 def _replica_problems(graph: Graph) -> Iterable[Problem]:
-    """Yield a problem for each stream between two groups of replicas whose numbers differ."""
+    """Yield a problem for each stream between two nodes whose numbers of replicas do not fit."""
     for edge in graph.edges:
         to = graph.nodes[edge.to.node]
         for source in edge.sources if edge.kind == "stream" else ():

@@ -92,8 +92,8 @@ def refuse_other_attributes(
         now, then = found.get(name, "missing"), kinds.get(name, "missing")
         if now != then and {now, then} != {"data", "none"}:
             raise UnsavableStateError(
-                f"{_name(owner)}.{name} is {_told(now)}, and was {_told(then)} after `{made_in}`, so a new one "
-                f"could not load it; make it in `{made_in}`"
+                f"{_name(owner)}.{name} is {_kind_text(now)}, and was {_kind_text(then)} after `{made_in}`, so a new "
+                f"one could not load it; make it in `{made_in}`"
             )
 
 
@@ -107,7 +107,7 @@ def _kind(value: Any) -> str:
     return "state_dict" if hasattr(value, "load_state_dict") else type(value).__name__
 
 
-def _told(kind: str) -> str:
+def _kind_text(kind: str) -> str:
     known = {
         "none": "None",
         "missing": "not there",

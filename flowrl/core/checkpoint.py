@@ -88,8 +88,8 @@ def read_all_wholes(path: Path) -> dict[str, dict[str, Any]]:
     """The `state_dict` of each learner of a checkpoint, by `learner.port`."""
     with _opened(path) as (file, meta):
         rest = _object(meta, "learn")
-        names = {k: n for n in file.keys() if (k := n.partition("learn/")[2]) and n[0] == "l"}  # noqa: SIM118
-        arrays = {short: file.get_tensor(name) for short, name in names.items()}
+        names = [name for name in file.keys() if name.startswith("learn/")]  # noqa: SIM118
+        arrays = {name.removeprefix("learn/"): file.get_tensor(name) for name in names}
         _check_digest(meta, "learn", {f"learn/{short}": a for short, a in arrays.items()})
         found = {}
         for key, text in rest.items():

@@ -66,37 +66,37 @@ class Facts:
     rows: Mapping[str, int] = field(default_factory=dict)
     # The columns that each stream input must have.
     needs: Mapping[str, Schema] = field(default_factory=dict)
-    # Of these, how to mend it if a column is missing, by its name; `{source}` is the node that gives the others.
+    # By the name of a needed column: how to mend it if it is missing. `{source}` stands for the node that gives others.
     column_hints: Mapping[str, str] = field(default_factory=dict)
-    # Of stream outputs: the columns that the node is there to change, such as the reward of a reward model.
+    # By stream output: the columns that the node exists to change, such as the reward of a reward model.
     changes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # Whether each row of a stream output is followed by the next step of its env, except where `last` is set. Outputs
     # that are not named keep the order of the node's first stream input.
     ordered: Mapping[str, bool] = field(default_factory=dict)
     # The stream inputs whose rows must be ordered.
     needs_order: frozenset[str] = frozenset()
-    # Of these, how to mend it if rows arrive in another order; `{source}` is the node that gives them. Others have a
-    # hint that is true of every node.
+    # By such an input: how to mend it if rows arrive in another order. `{source}` stands for the node that gives them.
+    # For inputs that are not named, a general hint is given.
     order_hints: Mapping[str, str] = field(default_factory=dict)
-    # The stream outputs whose tokens may end within an episode. Others are as those of the first stream input.
+    # The stream outputs whose tokens may end within an episode. Others do so if those of the first stream input do.
     cuts_episodes: frozenset[str] = frozenset()
     # The stream inputs whose tokens must be whole episodes.
     needs_episodes: frozenset[str] = frozenset()
-    # Of these, how to mend it if tokens end within episodes; `{source}` is the node that gives them.
+    # By such an input: how to mend it if tokens end within episodes. `{source}` stands for the node that gives them.
     episode_hints: Mapping[str, str] = field(default_factory=dict)
     # The rows that must have arrived at an input before the first output is due, and the parameter that sets this.
     needs_rows: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     # The rows that each token of an input must have, and the parameter that sets this.
     needs_rows_each: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    # Of stream ports whose rows are sequences of steps: the settings of these, by their names, which both ends of a
-    # stream must share. Of a list, the producer may have more than the consumer needs.
+    # By stream port whose rows are sequences of steps: the settings, by name, that both ends of a stream must share.
+    # Where a setting is a list, the producer's may have more entries than the consumer's.
     sequences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # Of state ports: the columns of the observations and actions that the weights are for. Where a state carries the
-    # weights of several by names: of those of one, as `PORT/NAME`, and of those of all others, as `PORT/*`.
+    # By state port: the columns of the observations and actions that its weights are for. A state that carries the
+    # weights of several learners has entries `PORT/NAME` for those of one name, and `PORT/*` for those of all others.
     acts_on: Mapping[str, Schema] = field(default_factory=dict)
-    # Of the same: the network whose weights they are.
+    # By the same keys: the network whose weights they are.
     networks: Mapping[str, NetworkFacts] = field(default_factory=dict)
-    # Of state outputs that carry the weights of several: the state input from which each is, by its name.
+    # By state output that carries the weights of several learners: for each name, the state input that brings them.
     carries: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # The env steps of one firing, where that number is fixed.
     env_steps: int | None = None
