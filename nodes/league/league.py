@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import BeforeValidator, model_validator
@@ -29,12 +29,10 @@ from flowrl.nodes.league.matches import (
     matches_state,
     versioned_name,
 )
-from flowrl.nodes.league.matchmaking import Weighting, WinRates, opponent_probabilities
+from flowrl.nodes.league.matchmaking import Kind, Matchmaker, Weighting, WinRates
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-Kind = Literal["main", "main_exploiter", "league_exploiter"]
 
 
 def _checked_iters(value: Any) -> Any:
@@ -53,13 +51,49 @@ Iters = Annotated[int | dict[str, int], BeforeValidator(_checked_iters)]
 PAYOFF_FILE, PLAYERS_FILE = "league/payoff.jsonl", "league/players.jsonl"
 RESULTS, RESETS = "_results", "_resets"  # the ends of the names of a player's ports
 
-# A main player that an exploiter beats less often than this is played through its earlier versions, as easier targets.
-LEAST_WIN_RATE = 0.1
-# An earlier version that a main player beats less often than this must be beaten again.
-VERIFIED_WIN_RATE = 0.7
 
-# opponents, by number and version, with their names in the win rates
-Pool = list[tuple[Version, str]]
+@dataclass(slots=True)
+class LearningPlayer:
+    """What a league knows of a player that learns."""
+
+    name: str
+    kind: Kind
+    weights: State | None = None  # the newest ones; None: before the first firing
+    parent: str = ""  # the newest version that was kept
+    first: str = ""  # the first version that was kept
+    kept_at: int = (
+        0  # the version of the newest one that was kept, or with which its learner has begun again
+    )
+    resets: int = 0  # how often its learner has to begin again
+    # the version with which its learner has begun; None: it has to begin again, and has not yet
+    begun_at: int | None = 0
+
+    @property
+    def newest(self) -> State:
+        """The newest weights, which every firing brings."""
+        assert self.weights is not None
+        return self.weights
+
+    def update(self, weights: State) -> None:
+        """Take in the newest weights, which say how often its learner has begun again."""
+        self.weights = weights
+        if self.begun_at is None and weights.command.get("resets", 0) == self.resets:
+            self.begun_at = self.kept_at = weights.version
+
+    def begin_again(self) -> None:
+        """Let its learner begin again with its first weights."""
+        self.resets += 1
+        self.parent, self.begun_at = self.first, None
+
+
+# The keys of a league's state, with the attributes of players that they have a list of.
+SAVED = {
+    "parents": "parent",
+    "firsts": "first",
+    "kept_at": "kept_at",
+    "begun_at": "begun_at",
+    "resets": "resets",
+}
 
 
 class League(Node):
@@ -201,34 +235,26 @@ class League(Node):
 
     def setup(self) -> None:
         c = self.config
-        self._names: list[str] = list(c.players)
-        self._kinds: list[Kind] = [c.players[name] for name in self._names]
-        count = len(self._names)
+        self._players = [LearningPlayer(name, kind) for name, kind in c.players.items()]
         self._rng = self.ctx.rng("matches")
         self._history = PlayerHistory(c.most_players)
-        self._rates = WinRates(c.decay, c.prior_games)
-        self._weights: list[State | None] = [None] * count
+        self.win_rates = WinRates(c.decay, c.prior_games)
+        kinds = [player.kind for player in self._players]
+        self._matchmaker = Matchmaker(c, kinds, self._history, self.win_rates, self._rng)
         self._firings = 0
-        self._parents: list[str] = [""] * count  # the newest version of each that was kept
-        self._firsts: list[str] = [""] * count  # and the first one
-        self._kept_at = [0] * count  # the versions of these
-        self._resets = [0] * count  # how often the learner of each has to begin again
-        # the version with which the learner of each has begun; None: it has to begin again, and has not yet
-        self._begun_at: list[int | None] = [0] * count
-        self._state = matches_state({name: [] for name in self._names}, {})
+        self._state = matches_state({name: [] for name in c.players}, {})
 
     def fire(self, *inputs: Any) -> None:
         """Take in the results of all players, keep versions that are due, and draw the next matches."""
         for number, (weights, results) in enumerate(zip(inputs[::2], inputs[1::2], strict=True)):
-            if self._weights[number] is None:
-                self._begin(number, weights)
-            self._weights[number] = weights
-            has_begun_again = weights.command.get("resets", 0) == self._resets[number]
-            if self._begun_at[number] is None and has_begun_again:
-                self._begun_at[number] = self._kept_at[number] = weights.version
-            self._take_in(number, results)
-        for number in range(len(self._names)):
-            self._keep_if_due(number)
+            player = self._players[number]
+            if player.weights is None:
+                self._begin(number, player, weights)
+            player.update(weights)
+            self._take_in(number, player, results)
+        for number, player in enumerate(self._players):
+            if self._is_due(number, player):
+                self._keep(number, player)
         self._firings += 1
         self._draw_matches(_sides_of(inputs))
 
@@ -236,36 +262,36 @@ class League(Node):
         """The next matches, or how often the learner of a player has to begin again."""
         if port == "matches":
             return self._state
-        number = self._names.index(port.removesuffix(RESETS))
-        return State({}, {"resets": float(self._resets[number])})
+        name = port.removesuffix(RESETS)
+        resets = next(player.resets for player in self._players if player.name == name)
+        return State({}, {"resets": float(resets)})
 
     # results
 
-    def _take_in(self, number: int, results: Batch) -> None:
-        name, lines = self._names[number], []
+    def _take_in(self, number: int, player: LearningPlayer, results: Batch) -> None:
+        lines = []
         columns = {key: results[key].tolist() for key in results}
         for k in range(len(results)):
             row = {key: values[k] for key, values in columns.items()}
-            opponent = self._name_of(row["opponent"], number)
-            begun_at = self._begun_at[number]
-            is_current = begun_at is not None and row["version"] >= begun_at
+            opponent = self._name_of(row["opponent"], player)
+            is_current = player.begun_at is not None and row["version"] >= player.begun_at
             if row["opponent"] != ITSELF and is_current:
                 rated = self._rated_name(opponent, row["opponent_version"])
-                self._rates.add(name, rated, row["score"])
-            lines.append(
-                json.dumps({"player": name, **row, "opponent": opponent, "firing": self._firings})
-            )
+                self.win_rates.add(player.name, rated, row["score"])
+            row = {"player": player.name, **row, "opponent": opponent, "firing": self._firings}
+            lines.append(json.dumps(row))
         self.ctx.append_lines(PAYOFF_FILE, lines)
         own = np.array(columns["opponent"]) != ITSELF
-        metrics = {f"{name}/kept": float(sum(one.number == number for one in self._history))}
+        kept = sum(one.number == number for one in self._history)
+        metrics = {f"{player.name}/kept": float(kept)}
         if own.any():
-            metrics[f"{name}/score_mean"] = float(results["score"][own].mean())
+            metrics[f"{player.name}/score_mean"] = float(results["score"][own].mean())
         self.ctx.metrics(metrics)
 
-    def _name_of(self, opponent: int, player: int) -> str:
+    def _name_of(self, opponent: int, player: LearningPlayer) -> str:
         if opponent <= FIRST_SCRIPTED:
             return str(self.config.scripted[FIRST_SCRIPTED - opponent])
-        return self._names[player if opponent == ITSELF else opponent]
+        return player.name if opponent == ITSELF else self._players[opponent].name
 
     def _rated_name(self, opponent: str, version: int) -> str:
         """The name of an opponent in the win rates: NAME@VERSION of one that was kept, else NAME."""
@@ -274,46 +300,44 @@ class League(Node):
 
     # versions that are kept
 
-    def _begin(self, number: int, weights: State) -> None:
+    def _begin(self, number: int, player: LearningPlayer, weights: State) -> None:
         """Write down a player with its first weights. Those of a main player are the first opponent of all."""
         if number == 0:
             for name in self.config.scripted:
                 self._write_player(name, 0, "scripted", None)
-        name, kind = self._names[number], self._kinds[number]
-        full = versioned_name(name, weights.version)
-        self._write_player(name, weights.version, kind, None)
+        full = versioned_name(player.name, weights.version)
+        self._write_player(player.name, weights.version, player.kind, None)
         self._save(full, weights)
-        if kind == "main":
+        if player.kind == "main":
             self._history.add(number, full, weights)
-        self._parents[number] = self._firsts[number] = full
-        self._kept_at[number] = weights.version
+        player.parent = player.first = full
+        player.kept_at = weights.version
 
-    def _keep_if_due(self, number: int) -> None:
-        c, weights = self.config, self._newest(number)
-        if self._begun_at[number] is None:
-            return
-        trained_iters, name = weights.version - self._kept_at[number], self._names[number]
+    def _is_due(self, number: int, player: LearningPlayer) -> bool:
+        """Whether the newest version of a player is to be kept: after many train iterations, or by its win rate."""
+        c, name = self.config, player.name
+        if player.begun_at is None:
+            return False
+        trained_iters = player.newest.version - player.kept_at
         every, least, rate = c.snapshot_every_iters, c.snapshot_least_iters, c.snapshot_win_rate
-        is_due = every is not None and trained_iters >= _iters_of(every, name)
-        if not is_due and rate is not None and trained_iters >= _iters_of(least, name):
-            rates = self._rates_against(number, self._targets(number))
-            is_due = bool(len(rates)) and bool((rates >= rate).all())
-        if is_due:
-            self._keep(number, weights)
+        if every is not None and trained_iters >= _iters_of(every, name):
+            return True
+        if rate is None or trained_iters < _iters_of(least, name):
+            return False
+        rates = self._matchmaker.rates_to_beat(number, self._newest_versions())
+        return bool(len(rates)) and bool((rates >= rate).all())
 
-    def _keep(self, number: int, weights: State) -> None:
-        name = self._names[number]
-        full = versioned_name(name, weights.version)
-        self._write_player(name, weights.version, "historical", self._parents[number])
+    def _keep(self, number: int, player: LearningPlayer) -> None:
+        weights = player.newest
+        full = versioned_name(player.name, weights.version)
+        self._write_player(player.name, weights.version, "historical", player.parent)
         self._save(full, weights)
         if (dropped := self._history.add(number, full, weights)) is not None:
-            self._rates.forget(dropped.name)
-        self._parents[number], self._kept_at[number] = full, weights.version
-        if self._kinds[number] != "main" and self.config.reset_exploiters:
-            self._resets[number] += 1
-            self._rates.forget(name)
-            self._parents[number] = self._firsts[number]
-            self._begun_at[number] = None
+            self.win_rates.forget(dropped.name)
+        player.parent, player.kept_at = full, weights.version
+        if player.kind != "main" and self.config.reset_exploiters:
+            player.begin_again()
+            self.win_rates.forget(player.name)
 
     def _write_player(self, name: str, version: int, kind: str, parent: str | None) -> None:
         row = {"name": name, "version": version, "kind": kind, "parent": parent}
@@ -325,109 +349,48 @@ class League(Node):
     # matches
 
     def _draw_matches(self, sides: int) -> None:
-        tables = {name: self._table(number, sides) for number, name in enumerate(self._names)}
+        """Draw the next matches of all players. Their state has the weights of the opponents in them."""
+        newest = self._newest_versions()
+        tables = {
+            player.name: self._matchmaker.draw_matches(number, newest, sides)
+            for number, player in enumerate(self._players)
+        }
         wanted = {(a.opponent, a.version) for table in tables.values() for a in table}
         known = {(one.number, one.version): one.state for one in self._history}
-        for number in range(len(self._names)):
-            newest = self._newest(number)
-            known[number, newest.version] = newest
+        for number, player in enumerate(self._players):
+            known[number, player.newest.version] = player.newest
         weights = {key: known[key] for key in sorted(wanted) if key in known}
         self._state = matches_state(tables, weights)
 
-    def _table(self, number: int, sides: int) -> list[Assignment]:
-        draw = self._draw_for_main if self._kinds[number] == "main" else self._draw_for_exploiter
-        first = int(self._rng.integers(sides))
-        return [
-            Assignment(*draw(number), side=(first + k) % sides) for k in range(self.config.table)
-        ]
-
-    def _draw_for_main(self, number: int) -> Version:
-        c, branch = self.config, self._rng.random()
-        if branch < c.pfsp:
-            return self._draw_by_rates(number, self._pool(), c.weighting)
-        if branch < c.pfsp + c.verification:
-            pool = [one for one in self._pool(mains_only=True) if one[0][0] >= 0]
-            rates = self._rates_against(number, pool)
-            unsure = [one for one, w in zip(pool, rates, strict=True) if w < VERIFIED_WIN_RATE]
-            if unsure:
-                return self._draw_by_rates(number, unsure, "squared")
-        return self._draw_main(number)
-
-    def _draw_main(self, number: int) -> Version:
-        """One of the newest main players, or the player itself."""
-        mains = [n for n, kind in enumerate(self._kinds) if kind == "main"]
-        chosen = mains[int(self._rng.integers(len(mains)))]
-        if chosen == number:
-            return ITSELF, self._newest(number).version
-        return chosen, self._newest(chosen).version
-
-    def _draw_for_exploiter(self, number: int) -> Version:
-        if self._kinds[number] == "league_exploiter":
-            return self._draw_by_rates(number, self._pool(), self.config.weighting)
-        main = self._draw_main(number)
-        if self._rates.win_rate(self._names[number], self._names[main[0]]) >= LEAST_WIN_RATE:
-            return main
-        pool = [one for one in self._pool(mains_only=True) if one[0][0] == main[0]]
-        return self._draw_by_rates(number, pool, "variance") if pool else main
-
-    def _draw_by_rates(self, number: int, pool: Pool, weighting: Weighting) -> Version:
-        chances = opponent_probabilities(self._rates_against(number, pool), weighting)
-        return pool[int(self._rng.choice(len(pool), p=chances))][0]
-
-    def _pool(self, mains_only: bool = False) -> Pool:
-        """The players that were kept and, unless `mains_only`, the scripted ones."""
-        kept: Pool = [
-            ((one.number, one.version), one.name)
-            for one in self._history
-            if not mains_only or self._kinds[one.number] == "main"
-        ]
-        if mains_only:
-            return kept
-        scripted = enumerate(self.config.scripted)
-        return [*kept, *(((FIRST_SCRIPTED - k, 0), name) for k, name in scripted)]
-
-    def _targets(self, number: int) -> Pool:
-        """The opponents that a player must beat so that a version of it is kept by win rate."""
-        if self._kinds[number] != "main_exploiter":
-            return self._pool()
-        mains = [n for n, kind in enumerate(self._kinds) if kind == "main"]
-        return [((n, self._newest(n).version), self._names[n]) for n in mains]
-
-    def _rates_against(self, number: int, pool: Pool) -> Any:
-        return self._rates.win_rates(self._names[number], [name for _, name in pool])
-
-    def _newest(self, number: int) -> State:
-        weights = self._weights[number]
-        assert weights is not None  # every firing brings the weights of all
-        return weights
+    def _newest_versions(self) -> list[Version]:
+        """The newest version of each player, by its number."""
+        return [(n, player.newest.version) for n, player in enumerate(self._players)]
 
     # saving
 
     def state_dict(self) -> dict[str, Any]:
-        weights = [None if one is None else saved_weights(one) for one in self._weights]
+        players = self._players
+        weights = [None if one.weights is None else saved_weights(one.weights) for one in players]
         return {
             "rng": self._rng.bit_generator.state,
             "history": self._history.state_dict(),
-            "rates": self._rates.state_dict(),
+            "rates": self.win_rates.state_dict(),
             "weights": weights,
             "firings": self._firings,
-            "parents": list(self._parents),
-            "firsts": list(self._firsts),
-            "kept_at": list(self._kept_at),
-            "begun_at": list(self._begun_at),
-            "resets": list(self._resets),
+            **{key: [getattr(one, name) for one in players] for key, name in SAVED.items()},
             "state": saved_weights(self._state),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
         self._history.load_state_dict(state["history"])
-        self._rates.load_state_dict(state["rates"])
-        self._weights = [None if one is None else loaded_weights(one) for one in state["weights"]]
+        self.win_rates.load_state_dict(state["rates"])
         self._firings = int(state["firings"])
-        self._parents, self._firsts = list(state["parents"]), list(state["firsts"])
-        self._kept_at, self._begun_at = list(state["kept_at"]), list(state["begun_at"])
-        self._resets = list(state["resets"])
+        for number, player in enumerate(self._players):
+            weights = state["weights"][number]
+            player.weights = None if weights is None else loaded_weights(weights)
+            for key, name in SAVED.items():
+                setattr(player, name, state[key][number])
         self._state = loaded_weights(state["state"])
 
 

@@ -7,13 +7,24 @@ one half.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from flowrl.core.batch import Array
+from flowrl.nodes.league.history import PlayerHistory
+from flowrl.nodes.league.matches import FIRST_SCRIPTED, ITSELF, Assignment, Version
 
 Weighting = Literal["squared", "variance", "linear"]
+Kind = Literal["main", "main_exploiter", "league_exploiter"]  # of a player that learns
+
+# A main player that an exploiter beats less often than this is played through its earlier versions, as easier targets.
+LEAST_WIN_RATE = 0.1
+# An earlier version that a main player beats less often than this must be beaten again.
+VERIFIED_WIN_RATE = 0.7
+
+# opponents, by number and version, with their names in the win rates
+Pool = list[tuple[Version, str]]
 
 
 def opponent_probabilities(
@@ -100,3 +111,86 @@ class WinRates:
             a: {b: (float(games), float(scores)) for b, (games, scores) in row.items()}
             for a, row in state.items()
         }
+
+
+class Matchmaker:
+    """Draws the matches of the players of a league.
+
+    A main player plays against itself and other main players, against opponents that are chosen by win rates, and again
+    against earlier main players that it does not beat reliably. Exploiters play against main players, or against the
+    earlier versions of all.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        kinds: Sequence[Kind],
+        history: PlayerHistory,
+        win_rates: WinRates,
+        rng: np.random.Generator,
+    ) -> None:
+        """`config` is that of the league, and `kinds` are those of its players, by their numbers."""
+        self._config, self._kinds = config, kinds
+        self._names: list[str] = list(config.players)
+        self._history, self._win_rates, self._rng = history, win_rates, rng
+
+    def draw_matches(self, number: int, newest: Sequence[Version], sides: int) -> list[Assignment]:
+        """Draw the next matches of a player, on each side in turn. `newest` are the newest versions of all players."""
+        draw = self._draw_for_main if self._kinds[number] == "main" else self._draw_for_exploiter
+        first = int(self._rng.integers(sides))
+        return [
+            Assignment(*draw(number, newest), side=(first + k) % sides)
+            for k in range(self._config.table)
+        ]
+
+    def rates_to_beat(self, number: int, newest: Sequence[Version]) -> Array:
+        """Return the win rates of a player against those that it must beat, so that a version of it is kept."""
+        if self._kinds[number] != "main_exploiter":
+            return self._rates_against(number, self._pool())
+        mains = [n for n, kind in enumerate(self._kinds) if kind == "main"]
+        return self._rates_against(number, [(newest[n], self._names[n]) for n in mains])
+
+    def _draw_for_main(self, number: int, newest: Sequence[Version]) -> Version:
+        c, branch = self._config, self._rng.random()
+        if branch < c.pfsp:
+            return self._draw_by_rates(number, self._pool(), c.weighting)
+        if branch < c.pfsp + c.verification:
+            pool = self._kept_mains()
+            rates = self._rates_against(number, pool)
+            unsure = [one for one, w in zip(pool, rates, strict=True) if w < VERIFIED_WIN_RATE]
+            if unsure:
+                return self._draw_by_rates(number, unsure, "squared")
+        main, version = self._draw_main(newest)
+        return (ITSELF if main == number else main), version
+
+    def _draw_for_exploiter(self, number: int, newest: Sequence[Version]) -> Version:
+        if self._kinds[number] == "league_exploiter":
+            return self._draw_by_rates(number, self._pool(), self._config.weighting)
+        main = self._draw_main(newest)
+        if self._win_rates.win_rate(self._names[number], self._names[main[0]]) >= LEAST_WIN_RATE:
+            return main
+        pool = [one for one in self._kept_mains() if one[0][0] == main[0]]
+        return self._draw_by_rates(number, pool, "variance") if pool else main
+
+    def _draw_main(self, newest: Sequence[Version]) -> Version:
+        """Draw one of the newest main players."""
+        mains = [n for n, kind in enumerate(self._kinds) if kind == "main"]
+        return newest[mains[int(self._rng.integers(len(mains)))]]
+
+    def _draw_by_rates(self, number: int, pool: Pool, weighting: Weighting) -> Version:
+        chances = opponent_probabilities(self._rates_against(number, pool), weighting)
+        return pool[int(self._rng.choice(len(pool), p=chances))][0]
+
+    def _pool(self) -> Pool:
+        """The players that were kept, and the scripted ones."""
+        kept: Pool = [((one.number, one.version), one.name) for one in self._history]
+        scripted = enumerate(self._config.scripted)
+        return [*kept, *(((FIRST_SCRIPTED - k, 0), name) for k, name in scripted)]
+
+    def _kept_mains(self) -> Pool:
+        """The main players that were kept."""
+        mains = [one for one in self._history if self._kinds[one.number] == "main"]
+        return [((one.number, one.version), one.name) for one in mains]
+
+    def _rates_against(self, number: int, pool: Pool) -> Array:
+        return self._win_rates.win_rates(self._names[number], [name for _, name in pool])

@@ -140,7 +140,9 @@ def test_opponents_are_drawn_by_win_rates_and_sides_in_turn() -> None:
     rows = [(0, 0, 0.0)] * 8 + [(FIRST_SCRIPTED, 0, 0.0)] * 8
     league.fire(weights(1), results(*rows))
     chances = (
-        np.array([1 - league._rates.win_rate("main", name) for name in ("main@0", "easy", "hard")])
+        np.array(
+            [1 - league.win_rates.win_rate("main", name) for name in ("main@0", "easy", "hard")]
+        )
         ** 2
     )
     found = drawn(league)
@@ -208,10 +210,10 @@ def test_an_exploiter_of_which_a_version_was_kept_begins_again() -> None:
     assert {key[0] for key in drawn(league, "main")} == {0, 1}  # the main player learns to beat it
     fire(league, (9, 12, 11), NOTHING, won, NOTHING)  # results of the time before do not count
     fire(league, (9, 13, 11), NOTHING, results((0, 9, 1.0), version=12), NOTHING)
-    assert league._rates.games("rival", "main") == 0
+    assert league.win_rates.games("rival", "main") == 0
     again = replace(weights(14), command={"resets": 1.0})
     league.fire(weights(9), NOTHING, again, results((0, 9, 1.0), version=13), weights(12), NOTHING)
-    assert league._rates.games("rival", "main") == 0
+    assert league.win_rates.games("rival", "main") == 0
     again = replace(weights(16), command={"resets": 1.0})
     won = results((0, 9, 1.0), version=14)
     league.fire(weights(10), NOTHING, again, won, weights(13), NOTHING)
