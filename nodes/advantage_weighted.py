@@ -10,12 +10,13 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.core.config import param, part
 from flowrl.nodes.acting import ActingStep, Columns, NetworkActMode, draw, most_likely, tanh_action
-from flowrl.nodes.algorithm import Algorithm, Net, TargetRule, follows
+from flowrl.nodes.algorithm import Algorithm, Net
 from flowrl.nodes.distributions import Distribution, distribution_of
 from flowrl.nodes.models.heads import FreeHead, Heads, LinearHead, ScalarHead
 from flowrl.nodes.models.sampling import LOG_2PI, LOG_STD_LIMITS
 from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
 from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.targets import TargetRule, follows
 
 if TYPE_CHECKING:
     from flowrl.nodes.models.networks import Network, TrainableNetwork

@@ -23,15 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import model_validator
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part, parts
-from flowrl.core.errors import shortened_repr
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes.acting import (
@@ -68,6 +67,7 @@ from flowrl.nodes.schedules import (
     current_value,
     scheduled_fields,
 )
+from flowrl.nodes.targets import Target
 
 if TYPE_CHECKING:
     from flowrl.nodes.network_learn_mode import NetworkLearnMode
@@ -102,50 +102,6 @@ ACTION_KINDS = {
 }
 
 UnrollRule = Literal["never", "recurrent", "possible", "always"]
-
-
-class Target(BaseConfig, title="target rule"):
-    """How a target network follows the network that learns."""
-
-    tau: float | None = param(
-        None, "share by which it moves towards the network in each train iteration", gt=0, le=1
-    )
-    every_iters: int | None = param(None, "train iterations between two copies", ge=1)
-
-    @model_validator(mode="after")
-    def _check_choice(self) -> Target:
-        if (self.tau is None) == (self.every_iters is None):
-            raise ValueError(
-                "a target network is copied (`every_iters: 100`) or moved (`tau: 0.005`); give one of both "
-                "(`every_iters: null` removes that of an extended graph)"
-            )
-        return self
-
-    def share_due(self, iters: int) -> float:
-        """The share by which the target moves after so many train iterations; 0: not now."""
-        if self.tau is not None:
-            return self.tau
-        return 1.0 if self.every_iters and iters % self.every_iters == 0 else 0.0
-
-
-def _read_target(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return Target.model_validate(dict(value))
-    if not isinstance(value, Target):
-        raise ValueError(
-            f"{shortened_repr(value)} is no mapping such as {{every_iters: 100}} or {{tau: 0.005}}"
-        )
-    return value
-
-
-# The type of a parameter that `follows` declares.
-TargetRule = Annotated[Target, BeforeValidator(_read_target)]
-
-
-def follows(about: str = "how the target networks follow", **rule: Any) -> Any:
-    """Declare the rule by which target networks follow: `every_iters`, or `tau`."""
-    extra: dict[str, Any] = {"phase": False, "file": False}
-    return Field(Target(**rule), description=about, json_schema_extra=extra)
 
 
 @dataclass(frozen=True)
@@ -296,7 +252,7 @@ class Algorithm(Policy):
         return self.nets[self.acting_network].model.memory_columns()
 
     def read_columns(self) -> tuple[str, ...]:
-        """The columns that `learn` reads with these settings; observations by the name of the whole."""
+        """The columns that `learn` reads with these settings. `obs` stands for all leaves of nested observations."""
         return self.reads
 
     def learn_columns(self) -> Schema:
@@ -311,14 +267,14 @@ class Algorithm(Policy):
 
     def in_rows(self, columns: Schema) -> Schema:
         """Columns of steps, as they are in the rows that are learned from."""
-        steps = self.config_unroll_steps
+        steps = self.learned_unroll_steps
         return (
             columns if steps is None else {n: unroll_column(c, steps) for n, c in columns.items()}
         )
 
     @property
     def learns_from_unrolls(self) -> bool:
-        return self.config_unroll_steps is not None
+        return self.learned_unroll_steps is not None
 
     @property
     def least_rows(self) -> int:
@@ -329,14 +285,14 @@ class Algorithm(Policy):
         if self.unrolls != "always":
             return {}
         return {
-            "unroll_steps": self.config_unroll_steps,
+            "unroll_steps": self.learned_unroll_steps,
             "burn_in_steps": self.burn_in_steps,
             "memory_columns": list(self.memory_columns()),
         }
 
     @property
-    def config_unroll_steps(self) -> int | None:
-        """The steps in each row that is learned from; None: a row is one step."""
+    def learned_unroll_steps(self) -> int | None:
+        """The steps in each row that is learned from, which a buffer may have joined; None: a row is one step."""
         return getattr(self.config, "unroll_steps", None)
 
     def command(
@@ -494,7 +450,7 @@ class Algorithm(Policy):
                 raise UnsoundError(what, "leave it out", f"policy.{name}")
 
     def _check_memory(self) -> None:
-        steps, rule = self.config_unroll_steps, self.unrolls
+        steps, rule = self.learned_unroll_steps, self.unrolls
         for name, net in self.nets.items():
             remembers = bool(net.model.memory_columns())
             if remembers and (rule == "never" or name != self.acting_network):

@@ -9,13 +9,13 @@ from flowrl.core.config import param
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.acting import ActingStep, add_noise, draw, greedy, tanh_action
 from flowrl.nodes.agent_rewards import AgentRewards
-from flowrl.nodes.algorithm import TargetRule, follows
 from flowrl.nodes.distributions import Categorical
 from flowrl.nodes.lazy import functional
 from flowrl.nodes.models.heads import LinearHead
 from flowrl.nodes.multi_agent_losses import gumbel_softmax
 from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
 from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.targets import TargetRule, follows
 
 if TYPE_CHECKING:
     from torch import Tensor

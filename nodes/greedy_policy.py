@@ -10,8 +10,9 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column
 from flowrl.core.state import State
+from flowrl.nodes.configured_policies import made_policy
 from flowrl.nodes.observations import NestedColumns, ObsColumns, leaf_columns, leaf_value
-from flowrl.nodes.policy import AnyActMode, Policy, made_policy
+from flowrl.nodes.policy import AnyActMode, Policy
 
 
 class GreedyPolicy:

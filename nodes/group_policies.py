@@ -10,6 +10,7 @@ from flowrl.core.context import Context
 from flowrl.core.node import UnsoundError
 from flowrl.core.ports import StateIn
 from flowrl.core.state import State
+from flowrl.nodes.configured_policies import made_policy, named_policy
 from flowrl.nodes.devices import available_device, shared_device_facts
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.models.saved_weights import check_no_nan
@@ -17,8 +18,6 @@ from flowrl.nodes.policy import (
     Policy,
     act_mode_state,
     load_act_mode_state,
-    made_policy,
-    named_policy,
     use_device,
     weights_facts,
 )

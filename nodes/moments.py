@@ -1,4 +1,4 @@
-"""Running mean and variance of a stream of rows."""
+"""Running mean and variance of a stream of rows, and of the leaves of observations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.core.batch import Array
+from flowrl.core.batch import Array, Schema
+from flowrl.nodes.observations import SEPARATOR
 
 MIN_VARIANCE = 1e-12  # smaller variances are treated as 0
 
@@ -43,3 +44,35 @@ class Moments:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.count = int(np.ravel(state["count"])[0])
         self.mean, self.squares = np.array(state["mean"]), np.array(state["squares"])
+
+
+class ObsMoments:
+    """The running moments of real-valued observations, by leaf; those of `obs` and `next_obs` are the same."""
+
+    def __init__(self, columns: Schema) -> None:
+        real = {n: c for n, c in columns.items() if np.dtype(c.dtype).kind == "f"}
+        self.moments = {_leaf(n): Moments(c.shape) for n, c in real.items()}
+
+    def of(self, name: str) -> Moments | None:
+        """The moments of a column; None if it is not normalised."""
+        return (
+            self.moments.get(_leaf(name)) if name.partition(SEPARATOR)[0].endswith("obs") else None
+        )
+
+    def update(self, columns: Mapping[str, Array]) -> None:
+        """Update each leaf once, by the next observations if there are any."""
+        for name in sorted(columns):  # `next_obs` before `obs`
+            moments = self.of(name)
+            if moments is not None and not (name.startswith("obs") and "next_" + name in columns):
+                moments.update(columns[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {leaf: moments.state_dict() for leaf, moments in self.moments.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for leaf, moments in self.moments.items():
+            moments.load_state_dict(state[leaf])
+
+
+def _leaf(name: str) -> str:
+    return name.partition(SEPARATOR)[2]

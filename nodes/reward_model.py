@@ -15,129 +15,50 @@ A subclass of `LearnedRewardModel` is a whole reward model in one file:
         def bonus(self, b): …                       # the bonus (N,) of each step
         def train(self, b): …                       # one gradient step on a minibatch; returns metrics
 
-With an input `expert`, a subclass of `ImitationModel` finds the expert's steps in `b.expert`. A model without networks
-is a subclass of `RewardModel`, or of `ExpertRewardModel`. From these declarations follow the node's columns,
+A model that learns from an expert is a subclass of `ImitationModel` (`nodes/imitation.py`). A model without networks is
+a subclass of `RewardModel`, or of `ExpertRewardModel`. From these declarations follow the node's columns,
 refusals, metrics and state. `docs/rewards.md` builds a reward model from nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import model_validator
 
 from flowrl.core.attribute_state import load_attributes, state_of_attributes
-from flowrl.core.batch import Array, Batch, Column, Schema
+from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
-from flowrl.nodes.acting import ActionBox
 from flowrl.nodes.advantages import refuse_estimates
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.configured_parts import configured_part
-from flowrl.nodes.distributions import action_bounds
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.input_columns import input_columns
 from flowrl.nodes.models.model import Model, checked_model
-from flowrl.nodes.moments import Moments
+from flowrl.nodes.moments import Moments, ObsMoments
 from flowrl.nodes.nstep import require_single_rewards
-from flowrl.nodes.observations import SEPARATOR, ObsColumns, obs_columns_in
+from flowrl.nodes.observations import SEPARATOR
 from flowrl.nodes.recent_rows import RecentRows
+from flowrl.nodes.reward_steps import (
+    REWARD,
+    StepBatch,
+    StepColumns,
+    columns_data,
+    columns_from_data,
+)
 from flowrl.nodes.schedules import Scheduled, complete_schedules, current_value, scheduled
 
 if TYPE_CHECKING:
     from flowrl.nodes.models.networks import Network
 
-REWARD, ENV_REWARD = "reward", "reward/env"
+ENV_REWARD = "reward/env"
 OBS_LIMIT = 5.0  # normalised observations are clipped to ± this value
-
-
-@dataclass(frozen=True)
-class StepColumns:
-    """The columns of steps. Rows may be unrolls, whose columns have time as a further axis."""
-
-    columns: Schema  # without the axis of time
-    owner: str
-
-    @staticmethod
-    def of(owner: str, schema: Schema) -> StepColumns:
-        """The columns of the steps in rows with these columns; rows whose rewards have an axis are unrolls."""
-        dims = len(schema[REWARD].shape) if REWARD in schema else 0
-        steps = {n: replace(c, shape=c.shape[dims:], frames=None) for n, c in schema.items()}
-        return StepColumns(steps, owner)
-
-    def under(self, name: str) -> Schema:
-        """The column `name`, or those of its leaves if it is nested."""
-        if name in self.columns:
-            return {name: self.columns[name]}
-        prefix = name + SEPARATOR
-        found = {n: c for n, c in self.columns.items() if n.startswith(prefix)}
-        if not found:
-            what = f"{self.owner} reads the column '{name}', and the rows have {', '.join(self.columns)}"
-            raise UnsoundError(what, "connect a collector, or rows that have the column")
-        return found
-
-    @cached_property
-    def obs(self) -> ObsColumns:
-        """The observations, plain or nested."""
-        return self.observations("obs")
-
-    @cached_property
-    def next_obs(self) -> ObsColumns:
-        return self.observations("next_obs")
-
-    def observations(self, name: str) -> ObsColumns:
-        self.under(name)
-        found = obs_columns_in(self.columns, name)
-        assert found is not None
-        return found
-
-    @cached_property
-    def action(self) -> Column:
-        """The actions as networks see them: real-valued and bounded ones are scaled to (-1, 1)."""
-        action = self.under("action")["action"]
-        if self.box is not None:
-            return Column("float32", (len(self.box.middle),))
-        if np.dtype(action.dtype).kind in "iu" and not action.shape and action.n is None:
-            what = f"{self.owner} does not know how many actions there are"
-            hint = "without the engine, give it `context=Context(name, inputs={'data': columns})`"
-            raise UnsoundError(what, hint)
-        return action
-
-    @cached_property
-    def box(self) -> ActionBox | None:
-        """The bounds of real-valued actions, if there are any."""
-        action = self.columns.get("action")
-        if action is None or np.dtype(action.dtype).kind != "f":
-            return None
-        is_bounded = all(np.isfinite(bound).all() for bound in action_bounds(action))
-        return ActionBox(action) if is_bounded else None
-
-
-class StepBatch:
-    """Columns of N steps, such as `b.obs` (by leaf if nested) and `b.action`; tensors, if the model has networks.
-
-    `b.expert` are steps of the expert, if the model has one.
-    """
-
-    def __init__(self, columns: Mapping[str, Any], expert: Any = None) -> None:
-        self.expert = expert
-        self.__dict__.update(columns)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"there is no column '{name}'; add it to `reads` of the reward model")
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.__dict__
-
-    def add(self, **columns: Any) -> None:
-        """Add columns, which are read like the others."""
-        self.__dict__.update(columns)
 
 
 class RewardModel(Node):
@@ -289,16 +210,14 @@ class RewardModel(Node):
         """Make the parts of the model for these columns."""
 
     def state_dict(self) -> dict[str, Any]:
-        columns = self.steps.columns if self.steps is not None else {}
-        facts = {n: _facts(c) for n, c in columns.items()}
         return {
-            "columns": facts,
+            "columns": {} if self.steps is None else columns_data(self.steps.columns),
             "model": state_of_attributes(self, self._attributes_without_state()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if self.steps is None and state["columns"]:
-            self._build({n: _column(facts) for n, facts in state["columns"].items()})
+            self._build(columns_from_data(state["columns"]))
         load_attributes(self, state["model"], self._attributes_without_state())
 
 
@@ -450,109 +369,6 @@ class LearnedRewardModel(RewardModel):
                 observe_inputs(network, {name: getattr(b, name) for name in network.inputs})
 
 
-class ExpertRewardModel(RewardModel):
-    """A reward model with an input for an expert: demonstrations, or the rows of a collector."""
-
-    expert = In(
-        "samples", optional=True, about="the expert's rows: demonstrations, or those of a collector"
-    )
-
-    class Config(RewardModel.Config):
-        reward_weight: Scheduled = scheduled(
-            0.0, "factor of the reward that arrives; 0: the bonus replaces it"
-        )
-        expert_rows: int = param(100_000, "the newest so many steps of the expert are kept", ge=1)
-
-    @classmethod
-    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
-        facts = super().describe(config, surroundings)
-        name = cls.type_name()
-        if "expert" not in surroundings.inputs:
-            what = f"{name} learns from an expert, and nothing is connected to its input 'expert'"
-            raise UnsoundError(what, f"connect demonstrations: `demos -> {name}.expert`")
-        given = surroundings.inputs["expert"] or {}
-        steps = cls.expert_columns(StepColumns.of(name, surroundings.inputs["data"] or {}))
-        needs = {n: _unroll_like(c, given.get(n)) for n, c in steps.items()}
-        return replace(facts, needs={"expert": needs})
-
-    @classmethod
-    def expert_columns(cls, agent: StepColumns) -> Schema:
-        """The columns that the expert's rows must have, given those of the agent's steps."""
-        return {n: c for name in cls.reads for n, c in agent.under(name).items()}
-
-    def make_parts(self, steps: StepColumns) -> None:
-        super().make_parts(steps)
-        self.expert_steps = RecentRows(self.config.expert_rows)
-
-    def fire(self, data: Batch, expert: Batch | None) -> Batch:  # type: ignore[override]
-        """Return the rows with the bonus in their reward; keep the expert's rows."""
-        if expert is not None:
-            self.keep_expert(expert)
-        return self.rewarded(data)
-
-    def keep_expert(self, expert: Batch) -> None:
-        """Add steps of the expert."""
-        if self.steps is None:
-            self._build(expert.schema)
-        self.expert_steps.add(self.expert_arrays(expert))
-
-    def expert_arrays(self, expert: Batch) -> dict[str, Array]:
-        """The columns that are kept of the expert, one row for each step."""
-        assert self.steps is not None
-        needed = self.expert_columns(self.steps).items()
-        return {n: expert[n].reshape(-1, *c.shape) for n, c in needed}
-
-
-class ImitationModel(ExpertRewardModel, LearnedRewardModel):
-    """A reward model with networks that learns from an expert."""
-
-    class Config(ExpertRewardModel.Config, LearnedRewardModel.Config):
-        normalise_bonus: bool = param(False, "divide the bonus by its running standard deviation")
-
-    def keep_expert(self, expert: Batch) -> None:
-        """Add steps of the expert."""
-        super().keep_expert(expert)
-        if self.obs_moments is not None and len(expert):
-            self.obs_moments.update(self.expert_arrays(expert))
-
-    def learn(self, arrays: Mapping[str, Array]) -> None:
-        if len(self.expert_steps):  # not before the expert's rows have arrived, as in a warm-up
-            super().learn(arrays)
-
-    def minibatch(self) -> StepBatch:
-        """Draw steps of the agent, and as many of the expert."""
-        expert = self.as_steps(self.drawn(self.expert_steps))
-        return self.as_steps(self.drawn(self.recent), expert)
-
-
-class ObsMoments:
-    """The running moments of real-valued observations, by leaf; those of `obs` and `next_obs` are the same."""
-
-    def __init__(self, columns: Schema) -> None:
-        real = {n: c for n, c in columns.items() if np.dtype(c.dtype).kind == "f"}
-        self.moments = {_leaf(n): Moments(c.shape) for n, c in real.items()}
-
-    def of(self, name: str) -> Moments | None:
-        """The moments of a column; None if it is not normalised."""
-        return (
-            self.moments.get(_leaf(name)) if name.partition(SEPARATOR)[0].endswith("obs") else None
-        )
-
-    def update(self, columns: Mapping[str, Array]) -> None:
-        """Update each leaf once, by the next observations if there are any."""
-        for name in sorted(columns):  # `next_obs` before `obs`
-            moments = self.of(name)
-            if moments is not None and not (name.startswith("obs") and "next_" + name in columns):
-                moments.update(columns[name])
-
-    def state_dict(self) -> dict[str, Any]:
-        return {leaf: moments.state_dict() for leaf, moments in self.moments.items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for leaf, moments in self.moments.items():
-            moments.load_state_dict(state[leaf])
-
-
 def observe_inputs(network: Network, inputs: Mapping[str, Any]) -> None:
     """Let a network update its statistics of inputs, by name."""
     if list(inputs) == ["obs"]:
@@ -565,22 +381,3 @@ def as_floats(values: Any) -> Array:
     """A tensor or an array as an array of float32."""
     array = values.detach().cpu().numpy() if hasattr(values, "detach") else values
     return np.asarray(array, np.float32)
-
-
-def _leaf(name: str) -> str:
-    return name.partition(SEPARATOR)[2]
-
-
-def _unroll_like(step: Column, given: Column | None) -> Column:
-    """The column of unrolls of these steps, if unrolls are given; otherwise that of the steps."""
-    is_unroll = given is not None and given.shape[1:] == step.shape and given.shape != step.shape
-    return given if given is not None and is_unroll else step
-
-
-def _facts(column: Column) -> dict[str, Any]:
-    return {f: getattr(column, f) for f in ("dtype", "shape", "n", "low", "high")}
-
-
-def _column(facts: Mapping[str, Any]) -> Column:
-    low, high = (tuple(v) if isinstance(v := facts[f], list) else v for f in ("low", "high"))
-    return Column(facts["dtype"], tuple(facts["shape"]), facts["n"], low, high)

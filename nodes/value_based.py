@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowrl.core.config import param, part
 from flowrl.nodes.acting import ActingStep, epsilon_greedy, greedy, obey_mask
-from flowrl.nodes.algorithm import Algorithm, Net, TargetRule, follows
+from flowrl.nodes.algorithm import Algorithm, Net
 from flowrl.nodes.models.action_mask import mask_tensor
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.models.heads import Head, action_values
 from flowrl.nodes.network_learn_mode import NetworkLearnMode
 from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.targets import TargetRule, follows
 
 if TYPE_CHECKING:
     from flowrl.nodes.models.networks import Network, TrainableNetwork

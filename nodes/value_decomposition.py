@@ -17,7 +17,7 @@ from flowrl.core.node import UnsoundError
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, epsilon_greedy, greedy
 from flowrl.nodes.actor_critic import begins_of
-from flowrl.nodes.algorithm import ROW_COLUMNS, Net, TargetRule, UnrollRule, follows
+from flowrl.nodes.algorithm import ROW_COLUMNS, Net, UnrollRule
 from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import ScalarHead, action_values
@@ -28,6 +28,7 @@ from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.observations import ObsColumns
 from flowrl.nodes.returns import q_lambda
 from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.targets import TargetRule, follows
 
 if TYPE_CHECKING:
     from torch import Tensor

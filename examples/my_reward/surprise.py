@@ -5,7 +5,8 @@ from typing import Any
 from flowrl import part
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.models.heads import ScalarHead
-from flowrl.nodes.reward_model import LearnedRewardModel, StepBatch, StepColumns
+from flowrl.nodes.reward_model import LearnedRewardModel
+from flowrl.nodes.reward_steps import StepBatch, StepColumns
 
 
 class Surprise(LearnedRewardModel):

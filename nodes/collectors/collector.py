@@ -15,6 +15,7 @@ from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import Count, State
 from flowrl.nodes.collectors.actor import Actor
 from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
+from flowrl.nodes.configured_policies import policy_for, policy_of_mode
 from flowrl.nodes.devices import available_device, device_param
 from flowrl.nodes.envs.info import info_schema
 from flowrl.nodes.envs.spec import EnvSpec, require_one_policy
@@ -32,8 +33,6 @@ from flowrl.nodes.policy import (
     act_mode_state,
     env_settings,
     load_act_mode_state,
-    policy_for,
-    policy_of_mode,
     use_device,
 )
 

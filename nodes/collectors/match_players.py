@@ -10,6 +10,7 @@ from flowrl.core.batch import Schema
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.match_mode import Player
+from flowrl.nodes.configured_policies import named_policy, policy_for
 from flowrl.nodes.devices import available_device
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.league.matches import (
@@ -22,7 +23,7 @@ from flowrl.nodes.league.matches import (
     player_names,
     versioned_name,
 )
-from flowrl.nodes.policy import Policy, named_policy, policy_for, use_device, weights_facts
+from flowrl.nodes.policy import Policy, use_device, weights_facts
 
 
 @dataclass(frozen=True, slots=True)

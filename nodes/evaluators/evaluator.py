@@ -15,6 +15,7 @@ from flowrl.nodes.collectors.collector import requested_count
 from flowrl.nodes.collectors.episodes import order_by_env
 from flowrl.nodes.collectors.joined_managers import join_managers, join_specs
 from flowrl.nodes.collectors.transitions import row_schema, transitions
+from flowrl.nodes.configured_policies import policy_for, policy_of_mode
 from flowrl.nodes.devices import available_device, device_facts
 from flowrl.nodes.envs.agent_columns import env_spec
 from flowrl.nodes.envs.info import info_schema
@@ -28,7 +29,7 @@ from flowrl.nodes.evaluators.evaluation import (
 from flowrl.nodes.evaluators.video import EpisodeRecorder
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.observations import flatten_columns
-from flowrl.nodes.policy import policy_for, policy_of_mode, use_device, weights_facts
+from flowrl.nodes.policy import use_device, weights_facts
 
 
 class Evaluator(BaseEvaluator):

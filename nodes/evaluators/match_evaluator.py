@@ -14,9 +14,9 @@ from flowrl.core.state import State
 from flowrl.nodes.collectors.match_collector import MatchCollector, MatchConfig
 from flowrl.nodes.collectors.match_players import PlayerPolicies
 from flowrl.nodes.collectors.match_results import result_schema
+from flowrl.nodes.configured_policies import policy_for
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.league.matches import FIRST_SCRIPTED, Assignment, matches_state
-from flowrl.nodes.policy import policy_for
 
 
 class MatchEvaluator(MatchCollector):

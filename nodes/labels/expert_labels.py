@@ -13,8 +13,9 @@ from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
 from flowrl.nodes.acting import SCORES
+from flowrl.nodes.configured_policies import policy_for
 from flowrl.nodes.observations import NestedColumns, columns_under, obs_columns_in
-from flowrl.nodes.policy import Policy, act_mode_state, load_act_mode_state, policy_for
+from flowrl.nodes.policy import Policy, act_mode_state, load_act_mode_state
 
 
 class ExpertLabels(Node):

@@ -20,21 +20,23 @@ from flowrl.machine.environment import library_versions
 from flowrl.nodes.algorithm import COLUMN_HINTS, Algorithm
 from flowrl.nodes.compute import Precision, check_settings, compute_of
 from flowrl.nodes.configured_parts import configured_parts
+from flowrl.nodes.configured_policies import policy_for_rows
 from flowrl.nodes.devices import CPU, device_facts, device_param
 from flowrl.nodes.fast_group import NOT_EXACT, FastGroup
 from flowrl.nodes.greedy_policy import GreedyPolicy
 from flowrl.nodes.groups import ALONE, GraphGroup, Group, check_equal_weights
 from flowrl.nodes.learners.hook import Hook
 from flowrl.nodes.learners.hooks import AveragedWeights
+from flowrl.nodes.learners.mean_metrics import MeanMetrics
 from flowrl.nodes.learners.warm_start import (
     FITTING_HINT,
-    check_checkpoint,
+    check_begin,
     load_networks,
     read_learner_state,
 )
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.nstep import NstepRule, nstep_rule, with_summed_rewards
-from flowrl.nodes.policy import LearnMode, Policy, policy_for_rows, weights_facts
+from flowrl.nodes.policy import LearnMode, Policy, weights_facts
 
 Reduce = Literal["exact", "fast"]
 
@@ -99,7 +101,7 @@ class Learner(Node):
         schema = surroundings.inputs["data"] or {}
         policy = policy_for_rows(config.policy, schema)
         sums = nstep_rule(policy, schema)
-        _check_begin(config, policy)
+        check_begin(config.begin_with, config.only, policy)
         if surroundings.runs_here:
             compute_of(config)  # raises if this machine cannot
         _check_compute(config, policy)
@@ -162,9 +164,7 @@ class Learner(Node):
         self.train_iter = 0
         self._is_uncounted = False  # whether the clock lacks the last train iteration
         self._is_running = False  # whether the hooks know that the run has begun
-        self._metrics: dict[str, list[tuple[Any, float]]] = {}  # not yet in the sums
-        # Since the last report: each metric's sum and number.
-        self._sums: dict[str, list[float]] = {}
+        self._metrics = MeanMetrics(self._group)
         self._earlier = Count()  # the progress before this run
         self._found: dict[str, float] = {}  # the metrics of the newest evaluation
         self._resets = 0  # how often it has begun again
@@ -251,13 +251,12 @@ class Learner(Node):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next train iteration depends on."""
-        self._sum_metrics()
         return {
             "mode": self.mode.state_dict(),
             "train_iter": self.train_iter,
             "progress": list(self.progress),
             "found": dict(self._found),
-            "metrics": {name: list(found) for name, found in self._sums.items()},
+            "metrics": self._metrics.state_dict(),
             "hooks": {name: hook.state_dict() for name, hook in self._named_hooks().items()},
             **({RESETS: self._resets} if self._resets else {}),
         }
@@ -272,8 +271,7 @@ class Learner(Node):
         now = self._clock.total
         self._earlier = Count(*(int(n) - m for n, m in zip(state["progress"], now, strict=True)))
         self._found = dict(state["found"])
-        self._metrics = {}
-        self._sums = {name: list(found) for name, found in state["metrics"].items()}
+        self._metrics.load_state_dict(state["metrics"])
         for name, hook in self._named_hooks().items():
             if name in state["hooks"]:
                 hook.load_state_dict(state["hooks"][name])
@@ -292,9 +290,7 @@ class Learner(Node):
 
         In a group, each learner adds those of its rows, and the report has their mean over all rows.
         """
-        # Tensors are converted only when they are needed, because that waits for their computation.
-        for name, value in metrics.items():
-            self._metrics.setdefault(name, []).append((value, self._group.share))
+        self._metrics.add(metrics)
 
     def save_as(self, name: str, replaces: str = "") -> None:
         """Save a checkpoint of this name in the run's folder; remove the one that it replaces, if there is one."""
@@ -388,26 +384,11 @@ class Learner(Node):
     def _averaged_weights(self) -> dict[str, Any]:
         return next(h for h in self.hooks if isinstance(h, AveragedWeights)).averaged(self)
 
-    def _sum_metrics(self) -> None:
-        for name, values in self._metrics.items():
-            found = self._sums.setdefault(name, [0.0, 0])
-            # one by one: the sum does not depend on when it is asked for
-            for value, share in values:
-                found[0] += float(value) * share
-                found[1] += 1
-        self._metrics = {}
-
     def _report(self) -> None:
-        self._sum_metrics()
-        names, weights = sorted(self._sums), self.mode.weights()
+        weights = self.mode.weights()
         if self.ctx.group is not None:
-            check_equal_weights(self.ctx.group, self.train_iter, names, weights)
-        totals = self._group.sum_numbers([self._sums[name][0] for name in names])
-        means = {
-            name: total / self._sums[name][1] for name, total in zip(names, totals, strict=True)
-        }
-        self.ctx.metrics({name: means[name] for name in self._sums})
-        self._sums = {}
+            check_equal_weights(self.ctx.group, self.train_iter, self._metrics.names, weights)
+        self.ctx.metrics(self._metrics.take_means())
         check_no_nan(weights)
 
 
@@ -416,21 +397,6 @@ class SampleSource(Protocol):
 
     def sample(self) -> Any:
         """Return the rows of one train iteration."""
-
-
-def _check_begin(config: Any, policy: Policy) -> None:
-    """Refuse a checkpoint that does not exist or is of another policy, and `only` without one."""
-    path = config.begin_with
-    if path is None:
-        if config.only is not None:
-            what = "`only` names networks of a checkpoint, and there is no `begin_with`"
-            raise UnsoundError(what, "give the checkpoint's file as `begin_with`", "only")
-    elif not Path(path).is_file():
-        what = f"there is no checkpoint '{path}'"
-        hint = "a run writes them to its folder `checkpoints`"
-        raise UnsoundError(what, hint, "begin_with")
-    else:
-        check_checkpoint(Path(path), policy, config.only)
 
 
 def _check_compute(config: Any, policy: Policy) -> None:

@@ -28,7 +28,21 @@ def read_learner_state(path: Path, node: str) -> dict[str, Any]:
         raise UnsoundError(str(error), CHECKPOINT_HINT, "begin_with") from error
 
 
-def check_checkpoint(path: Path, policy: Policy, only: Sequence[str] | None) -> None:
+def check_begin(begin_with: str | None, only: Sequence[str] | None, policy: Policy) -> None:
+    """Refuse a checkpoint that does not exist or is of another policy, and `only` without one."""
+    if begin_with is None:
+        if only is not None:
+            what = "`only` names networks of a checkpoint, and there is no `begin_with`"
+            raise UnsoundError(what, "give the checkpoint's file as `begin_with`", "only")
+    elif not Path(begin_with).is_file():
+        what = f"there is no checkpoint '{begin_with}'"
+        hint = "a run writes them to its folder `checkpoints`"
+        raise UnsoundError(what, hint, "begin_with")
+    else:
+        _check_checkpoint(Path(begin_with), policy, only)
+
+
+def _check_checkpoint(path: Path, policy: Policy, only: Sequence[str] | None) -> None:
     """Refuse a checkpoint of another policy, as far as this is known before the networks are made."""
     try:
         states = read_all_wholes(path)

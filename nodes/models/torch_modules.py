@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,18 +39,6 @@ Obs = Tensor | Mapping[str, Tensor]
 
 
 # Encoders: from observations to features
-
-
-class Encoder(Protocol):
-    """A module that turns observations into features."""
-
-    width: int  # the number of features
-
-    def forward(self, obs: Obs) -> Tensor:
-        """Observations (B, …) to features (B, F)."""
-
-    def observe(self, obs: Obs) -> None:
-        """Update the running moments, if features are normalised."""
 
 
 class TorchFeatures(nn.Module):
@@ -215,7 +203,7 @@ class LayeredModule(nn.Module):
 
     def __init__(
         self,
-        features: Any,
+        features: TorchFeatures | TorchImages,
         layers: Sequence[Layer],
         heads: Heads,
         shared: bool,

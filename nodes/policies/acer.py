@@ -12,7 +12,7 @@ from flowrl.core.config import param
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, Columns, NetworkActMode
 from flowrl.nodes.actor_critic import ActorCritic
-from flowrl.nodes.algorithm import Net, TargetRule, UnrollRule, follows
+from flowrl.nodes.algorithm import Net, UnrollRule
 from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import LinearHead
@@ -20,6 +20,7 @@ from flowrl.nodes.models.numpy_model import MEMORY, softmax
 from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
 from flowrl.nodes.returns import retrace
 from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.targets import TargetRule, follows
 
 if TYPE_CHECKING:
     from flowrl.nodes.models.networks import Network, TrainableNetwork

@@ -11,7 +11,7 @@ from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import param, part
 from flowrl.core.node import UnsoundError
 from flowrl.nodes.acting import ActingStep, Columns, NetworkActMode, greedy
-from flowrl.nodes.algorithm import Net, TargetRule, follows
+from flowrl.nodes.algorithm import Net
 from flowrl.nodes.central_critic import DEFAULT_MODEL
 from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.lazy import functional, torch
@@ -29,6 +29,7 @@ from flowrl.nodes.multi_agent_losses import (
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.returns import td_lambda
 from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.targets import TargetRule, follows
 
 if TYPE_CHECKING:
     from torch import Tensor

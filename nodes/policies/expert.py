@@ -13,13 +13,13 @@ from flowrl.core.config import param, part
 from flowrl.core.errors import RunError
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import State
+from flowrl.nodes.configured_policies import policy_for
 from flowrl.nodes.policy import (
     AnyActMode,
     LearnMode,
     Policy,
     act_mode_state,
     load_act_mode_state,
-    policy_for,
     use_device,
 )
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from flowrl.core.config import param
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, draw_squashed, tanh_action
-from flowrl.nodes.algorithm import Net, TargetRule, follows
+from flowrl.nodes.algorithm import Net
 from flowrl.nodes.central_critic import JointCritic, JointCriticLearnMode
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import LinearHead
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.targets import TargetRule, follows
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from flowrl.core.config import param, part
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, draw_squashed, tanh_action
-from flowrl.nodes.algorithm import Algorithm, Net, TargetRule, follows
+from flowrl.nodes.algorithm import Algorithm, Net
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import LinearHead, ScalarHead
 from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
 from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.targets import TargetRule, follows
 
 if TYPE_CHECKING:
     from flowrl.nodes.models.networks import LearnedNumber, Network, TrainableNetwork

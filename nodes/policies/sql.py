@@ -8,10 +8,11 @@ from typing import Any, Literal
 from flowrl.core.config import param, part
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, softmax_draw
-from flowrl.nodes.algorithm import Algorithm, TargetRule, follows
+from flowrl.nodes.algorithm import Algorithm
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.targets import TargetRule, follows
 from flowrl.nodes.value_based import ValueBased, ValueBasedLearnMode
 
 

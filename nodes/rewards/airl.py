@@ -13,12 +13,13 @@ from flowrl.core.state import State
 from flowrl.nodes import losses
 from flowrl.nodes.actor_critic import ActorCritic
 from flowrl.nodes.algorithm import Net
+from flowrl.nodes.configured_policies import policy_for
+from flowrl.nodes.imitation import ImitationModel
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import ScalarHead
 from flowrl.nodes.models.input_columns import input_columns
 from flowrl.nodes.network_learn_mode import LearnBatch
-from flowrl.nodes.policy import policy_for
-from flowrl.nodes.reward_model import ImitationModel, StepBatch, StepColumns
+from flowrl.nodes.reward_steps import StepBatch, StepColumns
 
 if TYPE_CHECKING:
     from flowrl.nodes.models.networks import Network, TrainableNetwork

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.nodes.reward_model import RewardModel, StepBatch
+from flowrl.nodes.reward_model import RewardModel
+from flowrl.nodes.reward_steps import StepBatch
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 

@@ -11,7 +11,8 @@ from flowrl.core.config import param, part
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.distributions import distribution_of
 from flowrl.nodes.models.heads import Heads, LinearHead
-from flowrl.nodes.reward_model import LearnedRewardModel, StepBatch, StepColumns
+from flowrl.nodes.reward_model import LearnedRewardModel
+from flowrl.nodes.reward_steps import StepBatch, StepColumns
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 if TYPE_CHECKING:

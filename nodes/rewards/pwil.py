@@ -9,8 +9,10 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.config import param
+from flowrl.nodes.imitation import ExpertRewardModel
 from flowrl.nodes.origin import COLLECTOR_COLUMN, ENV_COLUMN, STEP_COLUMN
-from flowrl.nodes.reward_model import ExpertRewardModel, StepColumns, as_floats
+from flowrl.nodes.reward_model import as_floats
+from flowrl.nodes.reward_steps import StepColumns
 
 LEAST_STD = 1e-6  # a dimension in which the expert varies less is not scaled
 NO_STEP = -1

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.core.config import param, part
 from flowrl.nodes.algorithm import Net
+from flowrl.nodes.imitation import ImitationModel
 from flowrl.nodes.models.heads import LinearHead
-from flowrl.nodes.reward_model import ImitationModel, StepBatch, StepColumns
+from flowrl.nodes.reward_steps import StepBatch, StepColumns
 
 if TYPE_CHECKING:
     from flowrl.nodes.models.networks import Network, TrainableNetwork

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from flowrl.core.config import param, part
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.models.heads import LinearHead
-from flowrl.nodes.reward_model import LearnedRewardModel, StepBatch, StepColumns
+from flowrl.nodes.reward_model import LearnedRewardModel
+from flowrl.nodes.reward_steps import StepBatch, StepColumns
 from flowrl.nodes.schedules import Scheduled, scheduled
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from flowrl.core.batch import Array
 from flowrl.core.config import param
 from flowrl.core.import_paths import import_object
 from flowrl.core.node import UnsoundError
-from flowrl.nodes.reward_model import RewardModel, StepBatch, StepColumns
+from flowrl.nodes.reward_model import RewardModel
+from flowrl.nodes.reward_steps import StepBatch, StepColumns
 
 
 class Shaping(RewardModel):

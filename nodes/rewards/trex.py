@@ -11,9 +11,10 @@ from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import param, part
 from flowrl.nodes import losses
 from flowrl.nodes.algorithm import Net
+from flowrl.nodes.imitation import ImitationModel
 from flowrl.nodes.lazy import tensor
 from flowrl.nodes.models.heads import ScalarHead
-from flowrl.nodes.reward_model import ImitationModel, StepBatch, StepColumns
+from flowrl.nodes.reward_steps import StepBatch, StepColumns
 
 if TYPE_CHECKING:
     from flowrl.nodes.models.networks import TrainableNetwork

@@ -31,8 +31,8 @@ from flowrl.core.written_config import written_value
 from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.model import Graph, NodeSpec
 from flowrl.machine.numerics import reset_numerics
-from flowrl.nodes.algorithm import Target
 from flowrl.nodes.schedules import NumberSchedule
+from flowrl.nodes.targets import Target
 from tests.sites.bundled_cases import SEED, SMALL, Case, collect_results, working_directory
 from tests.sites.run_comparison import Results
 

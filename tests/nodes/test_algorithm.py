@@ -15,7 +15,7 @@ from flowrl.core.config import part
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.acting import add_noise, tanh_action
-from flowrl.nodes.algorithm import Algorithm, Net, Target, TargetRule, follows
+from flowrl.nodes.algorithm import Algorithm, Net
 from flowrl.nodes.models.heads import LinearHead, ScalarHead
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.optimisers import Sgd
@@ -23,6 +23,7 @@ from flowrl.nodes.models.recurrent import Gru
 from flowrl.nodes.network_learn_mode import LearnBatch, NetworkLearnMode
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.targets import Target, TargetRule, follows
 from tests.nodes.learn_modes import CONTINUOUS, DISCRETE, OBS, learn_from, rows, same_bits
 
 WIDE = Column("float32", (2,), low=(-2.0, 0.0), high=(2.0, 10.0))

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import pytest
 
 from flowrl.core.config import Config, param
-from flowrl.nodes.algorithm import Target, TargetRule, follows
 from flowrl.nodes.schedules import NumberSchedule, Scheduled, scheduled
+from flowrl.nodes.targets import Target, TargetRule, follows
 from tests.nodes.settings_without_effect import Finding, Setting, examine, settings_of
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flowrl.nodes import losses
-from flowrl.nodes.reward_model import StepBatch
+from flowrl.nodes.reward_steps import StepBatch
 from flowrl.nodes.rewards.airl import Airl
 
 FOLDER = Path(__file__).parent

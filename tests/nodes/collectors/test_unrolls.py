@@ -15,7 +15,8 @@ from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.storage.plan import make_deduplicator
 from flowrl.nodes.collectors.sample_collector import SampleCollector
-from flowrl.nodes.policy import policy_for_rows, unroll_column
+from flowrl.nodes.configured_policies import policy_for_rows
+from flowrl.nodes.policy import unroll_column
 from tests.nodes.collectors.recurrent_toy_policy import StepCountingPolicy
 from tests.nodes.scripted_envs import ScriptedEnvs
 from tests.nodes.toy_policies import Toy, weights

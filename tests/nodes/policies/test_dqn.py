@@ -10,9 +10,9 @@ import torch
 from flowrl.core.batch import Batch, Column
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count, State
+from flowrl.nodes.configured_policies import policy_for
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.dqn import Dqn
-from flowrl.nodes.policy import policy_for
 from tests.nodes.learn_modes import (
     CONTINUOUS,
     DISCRETE,

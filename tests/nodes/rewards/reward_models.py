@@ -14,10 +14,11 @@ from flowrl.core.context import Context
 from flowrl.core.node import Surroundings
 from flowrl.core.state import State
 from flowrl.nodes.catalogue import types_in_folder
+from flowrl.nodes.imitation import ExpertRewardModel
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.observations import NestedColumns, ObsColumns, columns_under
 from flowrl.nodes.policies.ppo import Ppo
-from flowrl.nodes.reward_model import ExpertRewardModel, LearnedRewardModel, RewardModel
+from flowrl.nodes.reward_model import LearnedRewardModel, RewardModel
 from flowrl.nodes.rewards.airl import Airl
 
 OBS = Column("float32", (3,))
