@@ -25,9 +25,9 @@ import numpy as np
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
-from flowrl.core.context import Record
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Out, StateIn, StateOut
+from flowrl.core.records import Record
 from flowrl.core.state import State
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits

@@ -28,7 +28,7 @@ import numpy as np
 
 from flowrl.api import load
 from flowrl.graph.bundled import bundled_graphs, graphs_folder
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "zoo"

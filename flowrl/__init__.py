@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from flowrl.cluster.rendezvous import Rendezvous
     from flowrl.core.batch import Batch, Column, Schema
     from flowrl.core.config import Config, Part, named_parts, param, part, parts
-    from flowrl.core.context import Context, MetricsRecord, Record
+    from flowrl.core.context import Context
     from flowrl.core.errors import FlowError, GraphError, NodeError, RunError, UsageError
     from flowrl.core.functions import as_node
     from flowrl.core.node import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UnsoundError,
     )
     from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
+    from flowrl.core.records import MetricsRecord, Record
     from flowrl.core.state import State
     from flowrl.runs.display import Watcher
     from flowrl.runs.metrics_table import MetricsTable

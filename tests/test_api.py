@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import flowrl
-from flowrl.core.context import Record
 from flowrl.core.errors import GraphError, NodeError, UsageError
-from flowrl.graph.yaml_text import flow_text
+from flowrl.core.records import Record
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource

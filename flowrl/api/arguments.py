@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.core.errors import UsageError, shortened_repr
 from flowrl.graph.model import Limits
 from flowrl.graph.sections import parse_seconds
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.display import Watcher, Watchers, watcher_for
 
 

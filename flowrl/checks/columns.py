@@ -12,7 +12,7 @@ from flowrl.core.batch import Column, Schema
 from flowrl.core.errors import Problem, spelling_hint
 from flowrl.core.node import Facts
 from flowrl.graph.model import Edge, Graph, PortRef
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 
 
 def column_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ from flowrl.core.errors import Problem
 from flowrl.core.node import Facts, NetworkFacts
 from flowrl.core.written_config import differing_values, flattened
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 
 MOST_DIFFERENCES = 3  # that a message lists
 

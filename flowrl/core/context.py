@@ -11,74 +11,23 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from flowrl.core.batch import Schema
-from flowrl.core.histogram import Histogram, histogram_of
+from flowrl.core.histogram import histogram_of
+from flowrl.core.records import (
+    CHECKPOINTS,
+    SOURCE_COLUMNS,
+    CheckpointRecord,
+    DeferredEffect,
+    HistogramsRecord,
+    IrregularityRecord,
+    LinesRecord,
+    MetricsRecord,
+    Record,
+    VerdictRecord,
+)
 from flowrl.core.replica_group import ReplicaGroup
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 T = TypeVar("T")
-
-CHECKPOINTS = "checkpoints"  # the folder of a run's checkpoints
-
-# columns that every row of metrics has
-SOURCE_COLUMNS = ("node", "role", "firing", "env_steps", "episodes", "train_iters")
-
-
-@dataclass(frozen=True, slots=True)
-class MetricsRecord:
-    """Metrics of one firing."""
-
-    values: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class HistogramsRecord:
-    """How arrays of one firing are spread, by name."""
-
-    histograms: Mapping[str, Histogram]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointRecord:
-    """States to be written as a checkpoint. Then the checkpoint that it replaces is removed, if there is one.
-
-    A node's own state has an empty name; those of several inputs have the names of these.
-    """
-
-    name: str
-    states: Mapping[str, State]
-    info: Mapping[str, Any]
-    replaces: str = ""
-    folder: str = CHECKPOINTS  # within that of the run
-
-
-@dataclass(frozen=True, slots=True)
-class LinesRecord:
-    """Lines to be appended to a file of the run, such as `league/payoff.jsonl`."""
-
-    file: str
-    lines: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class VerdictRecord:
-    """The run has reached its goal: cut right after this firing."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class IrregularityRecord:
-    """A kind of event that makes a run differ from others of the same graph and seed, and how often it happened."""
-
-    what: str
-    times: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class DeferredEffect:
-    """An effect outside the run. It is performed once its firing is known to lie before the cut."""
-
-    do: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +38,6 @@ class ServiceExample:
     config: Any
 
 
-# A str is a line of the node's log.
-Record = (
-    MetricsRecord
-    | HistogramsRecord
-    | CheckpointRecord
-    | LinesRecord
-    | VerdictRecord
-    | IrregularityRecord
-    | DeferredEffect
-    | str
-)
 EffectTiming = Literal["at once", "later", "never"]
 
 

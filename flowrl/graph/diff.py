@@ -9,7 +9,7 @@ from typing import Any, Literal
 from flowrl.core.written_config import differing_values, flattened, written_params, written_value
 from flowrl.graph.launch import launcher_label
 from flowrl.graph.model import EDGE_OPTIONS, SNAPSHOT_KEYS, Graph, Limits, paths_text
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 
 How = Literal["added", "removed", "changed"]
 NOTHING = "no difference"

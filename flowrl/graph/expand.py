@@ -10,7 +10,8 @@ from flowrl.graph.model import SNAPSHOT_KEYS, Edge, Graph, Limits, NodeSpec, Pha
 from flowrl.graph.needed_files import modules_beside
 from flowrl.graph.param_reader import named_parts_fields, part_fields
 from flowrl.graph.tree import as_mapping
-from flowrl.graph.yaml_text import YamlValue, flow_text, scalar_text
+from flowrl.graph.yaml_text import YamlValue
+from flowrl.graph.yaml_writer import flow_text, scalar_text
 
 _COLUMN = 44  # where the comments begin
 

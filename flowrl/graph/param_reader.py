@@ -22,7 +22,8 @@ from flowrl.core.config import (
 from flowrl.core.errors import Problems, closest_word, shortened_repr, spelling_hint
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.tree import as_mapping, merge
-from flowrl.graph.yaml_text import YamlValue, flow_text, item_of
+from flowrl.graph.yaml_text import YamlValue, item_of
+from flowrl.graph.yaml_writer import flow_text
 
 Shared = Mapping[str, YamlValue]  # sections at the top of the graph
 

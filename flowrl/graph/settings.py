@@ -8,7 +8,7 @@ from typing import Any
 from flowrl.core.written_config import written_params
 from flowrl.graph.model import Graph, NodeSpec
 from flowrl.graph.param_reader import part_fields
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 
 Setting = bool | int | float | str
 

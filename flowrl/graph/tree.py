@@ -9,7 +9,8 @@ from pathlib import Path
 
 from flowrl.core.errors import GraphError, Problem, spelling_hint
 from flowrl.graph.bundled import bundled_graphs, locate
-from flowrl.graph.yaml_text import YamlValue, read_yaml, scalar_text
+from flowrl.graph.yaml_text import YamlValue, read_yaml
+from flowrl.graph.yaml_writer import scalar_text
 
 _PARAM = re.compile(r"\$\{([^{}]*)\}")
 

@@ -1,4 +1,4 @@
-"""YAML as text and as values: reading with source locations, and writing text that reads back as the same data.
+"""Reads YAML into values that know their file, line and column.
 
 The reader builds a tree of `YamlValue` from the parser's events. It constructs nothing but mappings, lists and plain
 scalars (YAML 1.2's core schema, so that `3e-4` is a number), and it bounds depth and size whatever the file contains.
@@ -6,7 +6,6 @@ scalars (YAML 1.2's core schema, so that `3e-4` is a number), and it bounds dept
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ class YamlValue:
 
 def item_of(value: Any, location: SourceLocation, key: SourceLocation | None = None) -> YamlValue:
     """Plain data as a tree whose values all have one location."""
-    value = _plain(value)
+    value = plain_value(value)
     if isinstance(value, Mapping):
         return YamlValue(
             {str(k): item_of(v, location, location) for k, v in value.items()}, location, key
@@ -300,63 +299,8 @@ def plain_scalar(text: str) -> Scalar:
     return text
 
 
-_PLAIN = re.compile(
-    r"[A-Za-z_./][A-Za-z0-9_./+-]*(:[A-Za-z_]\w*)?( (->|<->|[A-Za-z0-9_./+(),-]+))*", re.ASCII
-)
-# Other YAML readers take these for booleans.
-_AMBIGUOUS = frozenset({"yes", "no", "on", "off", "y", "n"})
-_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-
-
-def scalar_text(value: Scalar) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(repr(value)) or _float_text(
-            value
-        )
-    if isinstance(value, int):
-        return str(value)
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} is not plain data, so YAML cannot express it")
-    return value if _is_plain(value) else _quoted(value)
-
-
-def _float_text(value: float) -> str:
-    """A finite float that does not read back as a whole number: 1.0e+16."""
-    text = repr(value)
-    return text if "." in text else text.replace("e", ".0e")
-
-
-def flow_text(value: Any) -> str:
-    """Plain data as YAML on one line."""
-    value = _plain(value)
-    if isinstance(value, Mapping):
-        pairs = (f"{flow_text(str(k))}: {flow_text(v)}" for k, v in value.items())
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(flow_text, value)) + "]"
-    if isinstance(value, str) and ("," in value or " " in value):
-        return _quoted(value)
-    return scalar_text(value)
-
-
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """The plain data that a value of Python stands for: numbers and arrays of numpy and torch, and paths."""
     if isinstance(value, PurePath):
         return str(value)
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _is_plain(text: str) -> bool:
-    if text.lower() in _AMBIGUOUS or not _PLAIN.fullmatch(text):
-        return False
-    return isinstance(plain_scalar(text), str)
-
-
-def _quoted(text: str) -> str:
-    """A text in double quotes, with unprintable characters as escapes."""
-    quoted = json.dumps(text, ensure_ascii=False)
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)

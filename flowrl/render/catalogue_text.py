@@ -23,7 +23,7 @@ from flowrl.core.written_config import written_value
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.catalogue import Catalogue, MissingModuleError, UnknownTypeError, type_summary
 from flowrl.graph.tree import read_tree
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 
 _TITLES = {
     In: "Inputs",

@@ -15,7 +15,8 @@ from flowrl.core.signatures import written_doc
 from flowrl.core.wording import size_text
 from flowrl.core.written_config import written_params
 from flowrl.graph.model import NodeSpec
-from flowrl.graph.yaml_text import YamlValue, flow_text
+from flowrl.graph.yaml_text import YamlValue
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.render.picture import Picture
 from flowrl.render.report import determinism_lines, edge_facts, schedule_lines
 from flowrl.render.svg import svg_element, svg_style

@@ -11,7 +11,7 @@ from collections import deque
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from flowrl.core.context import MetricsRecord, Record
+from flowrl.core.records import MetricsRecord, Record
 from flowrl.core.state import Count
 from flowrl.core.wording import count_text
 from flowrl.runs.result import return_text

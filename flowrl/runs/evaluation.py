@@ -9,12 +9,13 @@ from typing import Any
 
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.checkpoint import read_acting, read_all_acting
-from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.context import Context
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.core.node import Node
 from flowrl.core.ports import StateIn
 from flowrl.core.project_modules import importable_modules
+from flowrl.core.records import MetricsRecord
 from flowrl.core.state import State
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph

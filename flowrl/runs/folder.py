@@ -29,7 +29,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from flowrl.core.checkpoint import SUFFIX, checkpoint_bytes
-from flowrl.core.context import (
+from flowrl.core.errors import RunError, UsageError
+from flowrl.core.histogram import Histogram
+from flowrl.core.json_text import parse_object
+from flowrl.core.records import (
     CHECKPOINTS,
     CheckpointRecord,
     HistogramsRecord,
@@ -38,9 +41,6 @@ from flowrl.core.context import (
     Record,
     VerdictRecord,
 )
-from flowrl.core.errors import RunError, UsageError
-from flowrl.core.histogram import Histogram
-from flowrl.core.json_text import parse_object
 from flowrl.core.state import State
 from flowrl.graph.model import Graph
 from flowrl.graph.settings import Setting

@@ -10,7 +10,7 @@ from flowrl.core.written_config import written_params
 from flowrl.graph.expand import expand, parameter_lines
 from flowrl.graph.model import Graph
 from flowrl.graph.settings import policy_settings
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.machine.environment import environment, library_versions
 from flowrl.render.dot import graph_dot_text
 from flowrl.runs.folder import ENVIRONMENT_FILE, RunFolder

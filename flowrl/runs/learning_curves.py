@@ -9,7 +9,8 @@ from typing import Any, TypeGuard
 
 from flowrl.core.errors import FlowError, GraphError, RunError, UsageError
 from flowrl.core.json_text import parse_object
-from flowrl.graph.yaml_text import flow_text, read_yaml
+from flowrl.graph.yaml_text import read_yaml
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.folder import METRICS_FILE, SUMMARY_FILE, read_jsonl
 
 MEASURE = "return_mean"

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flowrl.core.context import MetricsRecord, Record
 from flowrl.core.errors import UsageError
+from flowrl.core.records import MetricsRecord, Record
 from flowrl.core.wording import count_text
 from flowrl.runs.display import Watcher
 from flowrl.runtime.records import RecordSource

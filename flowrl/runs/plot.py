@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.core.errors import UsageError
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.figure_file import check_ending, write_figure
 from flowrl.runs.learning_curves import EvaluatedRun, Points, read_runs, without_repeats
 from flowrl.runs.setting_labels import setting_labels

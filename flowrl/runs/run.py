@@ -14,9 +14,9 @@ from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.cluster.rendezvous import Rendezvous
-from flowrl.core.context import Record
 from flowrl.core.errors import RunError, UsageError
 from flowrl.core.project_modules import importable_modules
+from flowrl.core.records import Record
 from flowrl.core.state import Count
 from flowrl.graph.expand import expand
 from flowrl.graph.model import Limits

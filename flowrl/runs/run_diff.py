@@ -8,7 +8,7 @@ from typing import Any
 
 from flowrl.core.errors import RunError
 from flowrl.core.json_text import parse_object
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.folder import ENVIRONMENT_FILE, SUMMARY_FILE
 from flowrl.runs.token_diff import diff_tokens
 from flowrl.runs.token_file import TOKEN_FILE

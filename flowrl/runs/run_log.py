@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowrl.core.context import IrregularityRecord
 from flowrl.core.errors import UsageError, shortened_repr
 from flowrl.core.node import Node
+from flowrl.core.records import IrregularityRecord
 from flowrl.core.state import Count
 from flowrl.graph.settings import Setting
 from flowrl.machine.environment import library_versions

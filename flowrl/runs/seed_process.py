@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowrl.core.context import MetricsRecord, Record
 from flowrl.core.plain_data import DataCodec
+from flowrl.core.records import MetricsRecord, Record
 from flowrl.machine.child_process import begin_child
 from flowrl.machine.process_exit import exit_now
 from flowrl.runs.display import Watcher

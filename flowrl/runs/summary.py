@@ -6,8 +6,8 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flowrl.core.context import CheckpointRecord, MetricsRecord, Record
 from flowrl.core.node import Load
+from flowrl.core.records import CheckpointRecord, MetricsRecord, Record
 from flowrl.graph.model import NodeSpec
 from flowrl.machine.cores import usable_cores
 from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite

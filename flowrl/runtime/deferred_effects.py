@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from flowrl.core.context import DeferredEffect
 from flowrl.core.errors import NodeError
+from flowrl.core.records import DeferredEffect
 from flowrl.runtime.instance import RAISED, Instance
 from flowrl.runtime.site_state import Position
 

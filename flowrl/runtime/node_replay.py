@@ -15,7 +15,7 @@ from typing import Any
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.ordering import exclusive_services_of
-from flowrl.core.context import Record
+from flowrl.core.records import Record
 from flowrl.graph.model import Edge, PortRef
 from flowrl.graph.replica_pairs import ReplicaPair, replica_pairs_of
 from flowrl.runtime.edge_factory import EdgeFactory, Replica, Versions

@@ -1,6 +1,6 @@
 """Records of a run: their source, their sink, and the irregularities that they report.
 
-`flowrl.core.context` declares the records that nodes emit. `FailureRecord` is the engine's own.
+`flowrl.core.records` declares the records that nodes emit. `FailureRecord` is the engine's own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from flowrl.core.context import (
+from flowrl.core.plain_data import DataCodec
+from flowrl.core.records import (
     CheckpointRecord,
     HistogramsRecord,
     IrregularityRecord,
@@ -17,7 +18,6 @@ from flowrl.core.context import (
     Record,
     VerdictRecord,
 )
-from flowrl.core.plain_data import DataCodec
 from flowrl.core.state import Count
 
 # In the summary; the nodes' logs have everything.

@@ -16,8 +16,8 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.checks.firing_counts import firings_before
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens
 from flowrl.checks.serial_program import Schedule, WarmUpSchedule
-from flowrl.core.context import DeferredEffect, Record, VerdictRecord
 from flowrl.core.errors import NodeError
+from flowrl.core.records import DeferredEffect, Record, VerdictRecord
 from flowrl.runtime.deferred_effects import DeferredEffects
 from flowrl.runtime.edge_factory import EdgeFactory
 from flowrl.runtime.failure_guard import FailureGuard

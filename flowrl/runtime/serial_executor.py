@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.core.context import Record
 from flowrl.core.errors import NodeError
+from flowrl.core.records import Record
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
 from flowrl.graph.places import MAIN

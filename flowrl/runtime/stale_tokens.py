@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flowrl.checks.serial_program import Schedule
-from flowrl.core.context import IrregularityRecord
+from flowrl.core.records import IrregularityRecord
 from flowrl.core.state import NO_COUNTS
 from flowrl.graph.model import Edge
 from flowrl.runtime.instance import Instance

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.context import Context
+from flowrl.core.records import MetricsRecord
 from flowrl.nodes.env_managers.env_manager import EnvManager
 from flowrl.nodes.env_managers.failures import FailureConfig
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flowrl.cli import main
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from tests.toys.toy_runs import toy_graph
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flowrl.core.context import MetricsRecord
+from flowrl.core.records import MetricsRecord
 from flowrl.core.state import Count
 from flowrl.graph.model import Graph, Limits
 from flowrl.runs.display import (

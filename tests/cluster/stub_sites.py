@@ -40,7 +40,7 @@ from flowrl.cluster.messages import (
     StartSites,
 )
 from flowrl.core.config import param
-from flowrl.core.context import MetricsRecord
+from flowrl.core.records import MetricsRecord
 from flowrl.core.state import Count, State
 from flowrl.graph.site_layout import COORDINATOR
 from flowrl.machine.network_address import open_listener, tcp_url

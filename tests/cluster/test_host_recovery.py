@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from flowrl.core.context import Record
-from flowrl.graph.yaml_text import flow_text
+from flowrl.core.records import Record
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.run import Run
 from flowrl.runs.snapshot_files import snapshot_folders
 from flowrl.runtime.records import RecordSource

@@ -16,7 +16,7 @@ import flowrl
 from flowrl.channels.keys import write_key
 from flowrl.cluster.joined_hosts import HostError
 from flowrl.cluster.rendezvous import Rendezvous
-from flowrl.core.context import Record
+from flowrl.core.records import Record
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource

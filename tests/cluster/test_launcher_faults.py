@@ -16,7 +16,7 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.cluster.rendezvous import Rendezvous
-from flowrl.core.context import Record
+from flowrl.core.records import Record
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.display import Watcher

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowrl.cluster.rendezvous import Rendezvous
-from flowrl.core.context import Record
+from flowrl.core.records import Record
 from flowrl.graph.model import Limits
 from flowrl.runs.resume import resumed_run
 from flowrl.runs.run import Run

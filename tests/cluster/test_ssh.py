@@ -19,7 +19,7 @@ import pytest
 from flowrl.cluster.joined_hosts import HostError
 from flowrl.cluster.launchers.own_wheel import needed_packages
 from flowrl.graph.model import Limits
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.run import Run
 from flowrl.runs.snapshot_files import snapshot_folders
 from tests.cluster.network import MACHINES, network, why_not

@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.core.context import (
-    SOURCE_COLUMNS,
-    CheckpointRecord,
-    Context,
-    MetricsRecord,
-    VerdictRecord,
-    instance_key,
-)
+from flowrl.core.context import Context, instance_key
+from flowrl.core.records import SOURCE_COLUMNS, CheckpointRecord, MetricsRecord, VerdictRecord
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
 
 # A node's counts never fall, so any two counts of one node are ordered in all three numbers.

@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.core.errors import GraphError
-from flowrl.graph.yaml_text import (
-    flow_text,
-    item_of,
-    parse_value,
-    parse_yaml,
-    plain_scalar,
-    scalar_text,
-)
+from flowrl.graph.yaml_text import item_of, parse_value, parse_yaml, plain_scalar
+from flowrl.graph.yaml_writer import flow_text, scalar_text
 
 
 def plain(text):

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Batch
-from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.records import MetricsRecord
 from flowrl.core.replica_group import ReplicaGroup
 from flowrl.core.row_order import split_rows
 from flowrl.nodes.learners.hook import Hook

@@ -12,9 +12,9 @@ import pytest
 from flowrl.checks.check import check
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
-from flowrl.core.context import Record
 from flowrl.core.node import Node
 from flowrl.core.ports import In
+from flowrl.core.records import Record
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs.display import Watcher

@@ -14,8 +14,8 @@ import pytest
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.checkpoint import read_acting
-from flowrl.core.context import Record
 from flowrl.core.errors import NodeError, RunError, UsageError
+from flowrl.core.records import Record
 from flowrl.core.written_config import written_params
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.core.context import Record
+from flowrl.core.records import Record
 from flowrl.runtime.executor import Cut
 from flowrl.runtime.instance import Instance
 from flowrl.runtime.serial_executor import SerialExecutor

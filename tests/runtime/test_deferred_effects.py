@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from flowrl.core.context import Context, DeferredEffect
+from flowrl.core.context import Context
 from flowrl.core.errors import NodeError
+from flowrl.core.records import DeferredEffect
 from tests.sites.run_comparison import run_graph
 from tests.toys.toy_runs import toy_graph
 

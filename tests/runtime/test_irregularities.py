@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowrl.core.context import IrregularityRecord, Record
+from flowrl.core.records import IrregularityRecord, Record
 from flowrl.core.state import Count
 from flowrl.runtime.records import Irregularities, RecordSource
 

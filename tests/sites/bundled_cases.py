@@ -16,7 +16,7 @@ import numpy as np
 import flowrl
 from flowrl.api import FlowGraph
 from flowrl.graph.bundled import bundled_graphs
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.token_diff import diff_tokens
 from tests.graphs.test_bundled_graphs import OFFLINE, OTHER_ENVS, SHORT, SPREAD
 from tests.sites.run_comparison import Results, read_results

@@ -21,7 +21,7 @@ from typing import Any
 
 import flowrl
 from flowrl.channels.keys import write_key
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.snapshot_files import snapshot_folders
 from flowrl.runs.token_file import TOKEN_FILE
 from tests.cluster.network import MACHINES, Network, network, why_not

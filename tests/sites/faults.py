@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.channels.socket_folder import FOLDER_PREFIX
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from tests.toys.toy_runs import toy_graph
 
 ROOT = Path(__file__).parents[2]

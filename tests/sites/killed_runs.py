@@ -26,7 +26,7 @@ from typing import Any
 import flowrl
 from flowrl.api import FlowGraph
 from flowrl.graph.bundled import bundled_graphs
-from flowrl.graph.yaml_text import flow_text
+from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.result import RunResult
 from tests.sites.bundled_cases import (
     DQN,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowrl.checks.check import check
-from flowrl.core.context import CheckpointRecord, MetricsRecord, Record, VerdictRecord
+from flowrl.core.records import CheckpointRecord, MetricsRecord, Record, VerdictRecord
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runtime.executor import Cut

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.site_kinds import elastic_sites, free_sites, paced_sites, rounds_behind
-from flowrl.core.context import VerdictRecord
+from flowrl.core.records import VerdictRecord
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
 from flowrl.graph.site_layout import SiteLayout

@@ -8,7 +8,7 @@ from flowrl.channels import SiteChannels
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.firing_counts import firings_before, schedule_of_round
 from flowrl.checks.lossy_edges import may_lack_tokens
-from flowrl.core.context import DeferredEffect, Record, VerdictRecord
+from flowrl.core.records import DeferredEffect, Record, VerdictRecord
 from flowrl.core.state import Count
 from flowrl.runtime.control.cuts import CutPlanner, completed_at, includes
 from flowrl.runtime.control.messages import (

@@ -11,8 +11,9 @@ import pytest
 
 import flowrl
 from flowrl.core.batch import Batch, Column
-from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.context import Context
 from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.records import MetricsRecord
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.sampling.prioritised_ring import BOOKKEEPING

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import flowrl
 from flowrl.core.batch import Batch, Column
-from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.records import MetricsRecord
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.context import MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.records import MetricsRecord
 from flowrl.nodes.buffers.queue_buffer import QueueBuffer
 
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Batch
-from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.records import MetricsRecord
 from flowrl.core.reseeding import Reseeding
 from flowrl.nodes.collectors.group_collector import GroupCollector
 from flowrl.nodes.env_managers.episode_statistics import EpisodeStatistics

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.config import PartSpec
-from flowrl.core.context import CheckpointRecord, VerdictRecord
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.records import CheckpointRecord, VerdictRecord
 from flowrl.core.statistics import confidence_interval, interquartile_mean
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.steps import Episode

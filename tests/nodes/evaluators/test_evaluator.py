@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.config import PartSpec
-from flowrl.core.context import CheckpointRecord, Context, MetricsRecord, VerdictRecord
+from flowrl.core.context import Context
 from flowrl.core.node import Surroundings
+from flowrl.core.records import CheckpointRecord, MetricsRecord, VerdictRecord
 from flowrl.core.state import State
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.core.context import CheckpointRecord, MetricsRecord, VerdictRecord
 from flowrl.core.node import UnsoundError
+from flowrl.core.records import CheckpointRecord, MetricsRecord, VerdictRecord
 from flowrl.nodes.envs.agent_columns import env_spec
 from flowrl.nodes.evaluators.group_evaluator import GroupEvaluator
 from tests.nodes.envs.group_envs import make_manager, pasture

@@ -12,8 +12,9 @@ import pytest
 import flowrl
 from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.config import PartSpec
-from flowrl.core.context import Context, MetricsRecord
+from flowrl.core.context import Context
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.records import MetricsRecord
 from flowrl.graph.bundled import graphs_folder
 from flowrl.nodes.labels.expert_labels import ExpertLabels
 from flowrl.nodes.observations import NestedColumns, columns_under

@@ -13,8 +13,8 @@ import pytest
 
 import flowrl
 from flowrl.core.batch import Batch
-from flowrl.core.context import CheckpointRecord, LinesRecord
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.records import CheckpointRecord, LinesRecord
 from flowrl.core.state import State
 from flowrl.nodes.collectors.match_results import result_schema
 from flowrl.nodes.league.league import PAYOFF_FILE, PLAYERS_FILE, League

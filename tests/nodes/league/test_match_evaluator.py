@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import flowrl
-from flowrl.core.context import MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.records import MetricsRecord
 from flowrl.nodes.evaluators.match_evaluator import MatchEvaluator
 from flowrl.runs.folder import read_jsonl
 from tests.nodes.league.test_league import league_graph

@@ -11,8 +11,8 @@ import pytest
 from flowrl.core.batch import Array, Batch
 from flowrl.core.checkpoint import read_acting
 from flowrl.core.config import param
-from flowrl.core.context import CheckpointRecord, MetricsRecord
 from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.records import CheckpointRecord, MetricsRecord
 from flowrl.core.saved_state import SavedState
 from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.learners.hook import Hook
