@@ -14,17 +14,16 @@ from typing import Any
 from flowrl.core.errors import Problem, Problems
 from flowrl.graph.bundled import graphs_folder, locate_graph
 from flowrl.graph.catalogue import Catalogue
+from flowrl.graph.connected_nodes import (
+    clear_replaced_params,
+    refuse_params_of_missing_inputs,
+    share_replicas,
+)
 from flowrl.graph.edge_reader import EdgeReader
 from flowrl.graph.model import Graph
 from flowrl.graph.overrides import Overrides
 from flowrl.graph.scope_reader import ScopeReader
-from flowrl.graph.sections import (
-    clear_replaced_params,
-    read_modules,
-    read_sections,
-    refuse_params_of_missing_inputs,
-    share_replicas,
-)
+from flowrl.graph.sections import read_modules, read_sections
 from flowrl.graph.tree import GraphSource, data_tree, read_tree
 from flowrl.graph.warmup_reader import PhaseReader
 from flowrl.graph.yaml_text import SourceLocation, YamlValue, item_of, parse_yaml

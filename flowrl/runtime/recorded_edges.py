@@ -11,7 +11,8 @@ from flowrl.runtime.half_precision import EdgeRounding
 from flowrl.runtime.site_state import SiteState
 from flowrl.runtime.state_versions import StateVersions
 from flowrl.runtime.streams import AwaitedQueue, Token
-from flowrl.runtime.token_contents import decode_token, encode_token, first_difference
+from flowrl.runtime.token_contents import decode_token, encode_token
+from flowrl.runtime.token_difference import first_difference
 from flowrl.runtime.token_hashing import TokenHash
 
 
