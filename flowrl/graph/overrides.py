@@ -19,7 +19,7 @@ from flowrl.graph.model import Edge, Graph, NodeSpec, NodeType, PortRef
 from flowrl.graph.param_reader import part_default, part_fields
 from flowrl.graph.settings import graph_settings
 from flowrl.graph.tree import as_mapping, set_value
-from flowrl.graph.yaml_text import YamlValue, parse_value
+from flowrl.graph.yaml_text import SourceLocation, YamlValue, parse_value
 
 KeyPath = list[str]
 
@@ -42,8 +42,9 @@ class Overrides:
                 problems.extend(error.problems)
             else:
                 self.pending.append((key.strip().split("."), value))
-        # A type comes first, so that the order of the values does not matter.
-        self.pending.sort(key=lambda setting: setting[0][-1] != "type")
+        self._locations = {value.location for _, value in self.pending}
+        # Types come first, and wholes before their parts, so that the order of the values does not matter.
+        self.pending.sort(key=lambda setting: (setting[0][-1] != "type", len(setting[0])))
 
     def set_graph_params(self, tree: YamlValue) -> YamlValue:
         """The tree with values for the graph's own `params`, which are set before all others."""
@@ -51,7 +52,7 @@ class Overrides:
         self.pending = [s for s in self.pending if s[0][0] != "params"]
         for path, value in mine:
             if len(path) == 2 and path[1] in tree.fields.get("params", tree).fields:
-                tree = set_value(tree, path, value)
+                tree = self.place_value(tree, path, value)
             else:
                 known = tree.fields.get("params", YamlValue({}, tree.location)).fields
                 what = f"params: unknown parameter '{'.'.join(path[1:])}'"
@@ -62,16 +63,21 @@ class Overrides:
     def set_values(self, tree: YamlValue, prefix: str) -> YamlValue:
         """The tree of the graph, or of the part-graph with this prefix, with the values that belong into it."""
         left, self.pending = self.pending, []
+        in_parts: list[tuple[KeyPath, YamlValue]] = []
         for path, value in left:
             name, known = path[0].removeprefix(prefix), tree.fields.get("nodes", tree).fields
             if not path[0].startswith(prefix):
                 self.pending.append((path, value))
+            elif name in known and self.is_in_part(as_mapping(known[name]), path):
+                in_parts.append(([name, *path[1:]], value))
             elif name in known:
                 tree = self.set_in_node(tree, prefix, [name, *path[1:]], value)
             elif name in self.settable_sections(tree, prefix):
                 tree = self.set_parameter(tree, [name, *path[1:]], value)
             else:
                 self.pending.append((path, value))
+        for path, value in in_parts:  # the parts, which have their types by now
+            tree = self.set_in_part(tree, prefix, path, value)
         return tree
 
     def settable_sections(self, tree: YamlValue, prefix: str) -> set[str]:
@@ -91,9 +97,24 @@ class Overrides:
         cls, key = self.node_type(node), path[1]
         if cls is None or key in NODE_KEYS or key in cls.Config.model_fields:
             return self.set_parameter(tree, ["nodes", *path], value)
-        if key in cls.ports or (_has_further_ports(cls) and len(path) == 3):
-            self.note_edge_option(PortRef(prefix + name, key), cls, path[2:], value)
-            return tree
+        self.note_edge_option(PortRef(prefix + name, key), cls, path[2:], value)
+        return tree
+
+    def is_in_part(self, node: YamlValue, path: KeyPath) -> bool:
+        """Return whether a key of a node (`learner.lr`) can only be that of one of its parts (`learner.policy.lr`)."""
+        cls = self.node_type(node) if len(path) > 1 and path[1] not in NODE_KEYS else None
+        if cls is None or path[1] in cls.Config.model_fields or path[1] in cls.ports:
+            return False
+        return not (_has_further_ports(cls) and len(path) == 3)
+
+    def set_in_part(
+        self, tree: YamlValue, prefix: str, path: KeyPath, value: YamlValue
+    ) -> YamlValue:
+        """The tree with a value set in the part of a node that has this parameter."""
+        name, key = path[:2]
+        node = as_mapping(tree.fields["nodes"].fields[name])
+        cls = self.node_type(node)
+        assert cls is not None
         known = {*cls.Config.model_fields, *cls.ports, *NODE_KEYS}
         for part, fields in self.part_parameters(cls, node, tree):
             if key in fields:
@@ -118,6 +139,24 @@ class Overrides:
             changed = YamlValue(kept, node.location, node.key_location)
         return set_value(tree, ["nodes", name], changed)
 
+    def place_value(self, tree: YamlValue, path: KeyPath, value: YamlValue) -> YamlValue:
+        """The tree with one value set; a problem if another one of `--set` has set it, or a part of it, already."""
+        old: YamlValue | None = tree
+        for key in path:
+            old = as_mapping(old).fields.get(key) if old is not None else None
+        if other := self.first_set_in(old):
+            what = f"'{other.file}' sets this value, too"
+            self.problems.add(value.location, what, "leave one of them out")
+            return tree
+        return set_value(tree, path, value)
+
+    def first_set_in(self, item: YamlValue | None) -> SourceLocation | None:
+        """The location of the first value of `--set` that is this item, or is within it."""
+        if item is None or item.location in self._locations:
+            return item.location if item else None
+        found = map(self.first_set_in, [*item.fields.values(), *item.items])
+        return next((location for location in found if location), None)
+
     def set_parameter(self, tree: YamlValue, path: KeyPath, value: YamlValue) -> YamlValue:
         """The tree with a value set below a section or a node."""
         part = tree
@@ -128,7 +167,7 @@ class Overrides:
             lost = [key for key in part.fields if key != "type"]
             why = f"which was set for {old.plain()}"
             self.warn_of_lost(value, ".".join(path[:-1]), lost, why)
-        return set_value(tree, path, value)
+        return self.place_value(tree, path, value)
 
     def warn_of_lost(self, value: YamlValue, path: str, lost: Iterable[str], why: str) -> None:
         if names := ", ".join(lost):
@@ -150,9 +189,9 @@ class Overrides:
     ) -> Iterator[tuple[str, Iterable[str]]]:
         """Each part of a node with the names of its parameters."""
         for part, about in part_fields(cls.Config).items():
-            item = node.fields.get(part) or tree.fields.get(about["shared"])
-            named = as_mapping(item).fields.get("type") if item else None
-            name = named.value if named is not None else part_default(about)
+            written = (node.fields.get(part), tree.fields.get(about["shared"]))
+            types = [as_mapping(item).fields.get("type") for item in written if item]
+            name = next((item.value for item in types if item), part_default(about))
             if isinstance(name, str):
                 try:
                     yield part, self.catalogue.find(about["part"], name).Config.model_fields

@@ -63,9 +63,10 @@ def test_set_changes_what_is_expanded_and_says_where_it_came_from(flowrl: Flowrl
     assert line.split() == ["steps:", "7", "#", "--set", "c.steps=7"]
 
 
-def test_the_last_of_two_sets_of_one_key_counts(flowrl: Flowrl) -> None:
-    sets = ("--set", "c.steps=7", "--set", "c.steps=8")
-    assert "steps: 8 " in node("c", flowrl("expand", "g.yaml", *sets)[1])
+def test_two_sets_of_one_key_are_refused(flowrl: Flowrl) -> None:
+    status, out, err = flowrl("expand", "g.yaml", "--set", "c.steps=7", "--set", " c.steps =8")
+    message = "flowrl: --set  c.steps =8: 'c.steps' is set twice; leave one of them out\n"
+    assert (status, out, err) == (2, "", message)
 
 
 def test_set_replaces_an_option_of_an_edge(flowrl: Flowrl) -> None:

@@ -42,6 +42,35 @@ def test_a_node_that_is_only_a_type_takes_parameters(with_sets):
     assert with_sets(envs__count="3").nodes["envs"].config.count == 3
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("sets", "refused"),
+    [
+        ({"learner.lr": "1", "learner.policy.lr": "2"}, "learner.lr=1"),
+        ({"learner.policy": "{type: 'toys:Greedy', lr: 1}", "learner.lr": "2"}, "learner.lr=2"),
+        (
+            {"learner.policy": "toys:Greedy", "learner.policy.type": "toys:Greedy"},
+            "learner.policy=toys:Greedy",
+        ),
+    ],
+)
+def test_a_value_that_is_set_by_two_keys_is_refused(problems, order, sets, refused):
+    [other] = {f"{key}={value}" for key, value in sets.items()} - {refused}
+    [problem] = problems(
+        RL, **{key.replace(".", "__"): value for key, value in [*sets.items()][::order]}
+    )
+    assert problem == (
+        f"--set {refused}: '--set {other}' sets this value, too; leave one of them out"
+    )
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_whole_part_is_set_before_its_parameters(with_sets, order):
+    sets = {"learner__lr": "3", "learner__policy": "toys:Greedy"}
+    graph = with_sets(**dict([*sets.items()][::order]))
+    assert graph.nodes["learner"].config.policy.config.lr == 3
+
+
 def test_a_key_of_the_engine(with_sets):
     graph = with_sets(collector__replicas="2")
     assert graph.nodes["collector"].replicas == graph.nodes["envs"].replicas == 2
