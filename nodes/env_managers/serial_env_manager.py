@@ -33,6 +33,7 @@ from flowrl.nodes.env_managers.local_envs import LocalEnvs
 from flowrl.nodes.env_managers.watchdog import Watchdog
 from flowrl.nodes.envs.output_checks import (
     InvalidOutputError,
+    check_ends,
     check_observation,
     check_observations,
     check_rewards,
@@ -43,6 +44,7 @@ from flowrl.nodes.envs.steps import Episode, Steps
 WORTH_A_PROCESS_S = 1e-4  # a step that takes longer is worth messages to another process
 
 Ends = dict[int, tuple[bool, bool]]  # by row of a step: terminated, truncated
+NO_END = (False, False)
 Failures = dict[int, BaseException]  # by row of a step
 
 
@@ -336,8 +338,10 @@ def _call_steps(
         try:
             for step, act in remaining:
                 obs, reward, terminated, truncated, _ = step(act)
-                if terminated or truncated:
-                    ends[len(obs_list)] = bool(terminated), bool(truncated)
+                if terminated is not False or truncated is not False:
+                    end = check_ends(terminated, truncated)
+                    if end != NO_END:
+                        ends[len(obs_list)] = end
                 append_obs(obs)
                 append_reward(reward)
             return obs_list, reward_list

@@ -24,7 +24,11 @@ from flowrl.nodes.envs.agent_columns import (
     as_bits,
 )
 from flowrl.nodes.envs.info import InfoReader
-from flowrl.nodes.envs.output_checks import InvalidOutputError, check_observations
+from flowrl.nodes.envs.output_checks import (
+    InvalidOutputError,
+    check_ends,
+    check_observations,
+)
 from flowrl.nodes.envs.spec import observation_columns, space_column
 from flowrl.nodes.envs.wrapped_agent import WrappedAgent
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
@@ -99,13 +103,13 @@ class RecordWriter:
         `result` is what a step of an env returns, for this agent alone.
         """
         own_reward = result[1]
-        wrapped_obs, reward, *flags, info = self._wrapped[agent].step(action, result)
+        wrapped_obs, reward, terminated, truncated, info = self._wrapped[agent].step(action, result)
         self._write_info(record, agent, info)
         self.count_reward(agent, own_reward)
         _require_finite(agent, reward)
         k = self.positions[agent]
         self._length[k] += 1
-        values = (reward, *flags)
+        values = (reward, *check_ends(terminated, truncated, agent))
         for name, value in zip((REWARD, TERMINATED, TRUNCATED), values, strict=True):
             record[name][k] = value
         return wrapped_obs
@@ -127,7 +131,7 @@ class RecordWriter:
     def write_ends(self, record: Array, agent: str, terminated: bool, truncated: bool) -> None:
         """Write whether an agent's episode has ended, without a step of it."""
         k = self.positions[agent]
-        record[TERMINATED][k], record[TRUNCATED][k] = terminated, truncated
+        record[TERMINATED][k], record[TRUNCATED][k] = check_ends(terminated, truncated, agent)
 
     def total_reward(self, record: Array) -> float:
         """The sum of all agents' rewards."""

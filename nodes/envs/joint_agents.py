@@ -11,6 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from flowrl.core.batch import Array
 from flowrl.core.node import UnsoundError
+from flowrl.nodes.envs.output_checks import check_ends
 from flowrl.nodes.envs.parallel_api import common_space, while_no_other_is_made
 from flowrl.nodes.models.features import ACTION_MASK
 
@@ -55,6 +56,8 @@ class JointAgents:
         """
         obs, rewards, terminated, truncated, infos = stepped
         acted = [agent for agent in self.names if agent in active]
+        for agent in acted:
+            check_ends(terminated.get(agent, True), truncated.get(agent, False), agent)
         over = all(terminated.get(a, True) or truncated.get(a, False) for a in acted)
         going_on = [a for a in acted if truncated.get(a, False) and not terminated.get(a)]
         cut = over and bool(going_on)

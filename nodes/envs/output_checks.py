@@ -82,6 +82,24 @@ def check_rewards(rewards: Sequence[Any]) -> Array:
     return np.array(list(map(float, rewards)))
 
 
+def check_ends(terminated: Any, truncated: Any, agent: str = "") -> tuple[bool, bool]:
+    """Convert what a step says about the end of an episode, or of an agent's, to two booleans."""
+    return _check_flag("terminated", terminated, agent), _check_flag("truncated", truncated, agent)
+
+
+def _check_flag(name: str, value: Any, agent: str) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of several lengths
+        array = np.zeros(0)
+    if array.size == 1 and array.dtype.kind in NUMERIC_KINDS and array.item() in (0, 1):
+        return bool(array.item())
+    whose = f"agent {agent}: " if agent else ""
+    raise InvalidOutputError(0, f"{whose}{name} is {reprlib.repr(value)}; it must be true or false")
+
+
 class FiniteCheck:
     """Whether all numbers of some arrays, which are written to in each step, are finite.
 

@@ -38,6 +38,7 @@ from flowrl.nodes.env_managers.workers.shared_rows import (
 from flowrl.nodes.envs.info import InfoReader, recording_step
 from flowrl.nodes.envs.output_checks import (
     MAX_REWARD,
+    check_ends,
     check_observation,
     check_observations,
     check_rewards,
@@ -154,6 +155,8 @@ class WorkerLoop:
             obs, reward, terminated, truncated, _ = self._step_calls[row](action)
             if not (isinstance(reward, float) and -MAX_REWARD <= reward <= MAX_REWARD):
                 reward = check_rewards([reward])[0]
+            if terminated is not False or truncated is not False:
+                terminated, truncated = check_ends(terminated, truncated)
             over = terminated or truncated
             target = shared.final_obs if over else shared.obs
             with self.lock:

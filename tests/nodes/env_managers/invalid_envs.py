@@ -17,6 +17,9 @@ OBSERVATIONS = {
 }
 
 
+ENDS = {"none": None, "text": "no", "nan": float("nan"), "two": np.zeros(2, np.bool_)}
+
+
 class UnprintableError(Exception):
     """Formatting it raises another error."""
 
@@ -46,6 +49,26 @@ class ValidEnv(gymnasium.Env):
 class InvalidReward(ValidEnv):
     def step(self, action: Any) -> Any:
         return self.observe(), REWARDS[self.what], False, False, {}
+
+
+class InvalidEnd(ValidEnv):
+    """Says with an invalid value whether its episode has terminated, or with `truncated` whether it is truncated."""
+
+    def __init__(self, what: str, truncated: bool = False) -> None:
+        super().__init__(what)
+        self.truncated = truncated
+
+    def step(self, action: Any) -> Any:
+        ends = (False, ENDS[self.what]) if self.truncated else (ENDS[self.what], False)
+        return self.observe(), 1.0, *ends, {}
+
+
+class NumpyEnd(ValidEnv):
+    """Says with a boolean of numpy, or an array of one number, that its episode goes on, or that it has ended."""
+
+    def step(self, action: Any) -> Any:
+        has_ended = bool(action)
+        return self.observe(), 1.0, np.bool_(has_ended), np.array([int(has_ended)]), {}
 
 
 class InvalidObservation(ValidEnv):

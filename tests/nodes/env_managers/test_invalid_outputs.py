@@ -58,6 +58,26 @@ def test_a_reward_must_be_a_finite_number_in_single_precision(
 
 
 @kinds
+@pytest.mark.parametrize("flag", ["terminated", "truncated"])
+@pytest.mark.parametrize(
+    ("what", "shown"), [("none", "None"), ("text", "'no'"), ("nan", "nan"), ("two", r"array\(.*\)")]
+)
+def test_the_end_of_an_episode_must_be_true_or_false(
+    kind: str, flag: str, what: str, shown: str
+) -> None:
+    message = error_text(kind, "InvalidEnd", what=what, truncated=flag == "truncated")
+    assert_matches(f"step 1: {flag} is {shown}; it must be true or false", message)
+
+
+@kinds
+def test_booleans_and_single_numbers_of_numpy_say_whether_an_episode_has_ended(kind: str) -> None:
+    with open_manager(kind, f"{ENVS}:NumpyEnd", count=2) as envs:
+        envs.reset()
+        steps = envs.advance(np.array([0, 1]))
+        assert steps.terminated.tolist() == steps.truncated.tolist() == [False, True]
+
+
+@kinds
 @pytest.mark.parametrize(
     ("what", "message"),
     [

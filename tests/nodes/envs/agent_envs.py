@@ -69,6 +69,8 @@ class ScriptedAgents(ParallelEnv):
             ended = {a: a == acted[0] for a in acted}
         terminated = {a: over and a not in self.cut for a, over in ended.items()}
         truncated = {a: over and a in self.cut for a, over in ended.items()}
+        if self.wrong == "no word about the end":
+            terminated[acted[-1]] = None  # type: ignore[assignment]
         reward = {a: 100.0 * _index(a) + t + 0.5 * bool(np.all(actions[a] == 1)) for a in acted}
         if self.wrong == "nan":
             reward[acted[-1]] = float("nan")

@@ -58,6 +58,15 @@ def test_the_reward_is_the_sum_or_mean_over_agents(reward: str, each: float) -> 
     assert env.step(np.array([0, 0, 0]))[1] == pytest.approx(each)
 
 
+def test_an_agent_without_a_word_about_its_end_is_an_error() -> None:
+    env = PettingZoo(
+        id="tests.nodes.envs.agent_envs:ScriptedAgents", kwargs={"wrong": "no word about the end"}
+    ).make(0)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="agent b: terminated is None; it must be true or false"):
+        env.step(np.zeros((3, 1), np.float32))
+
+
 def test_an_inactive_agent_is_a_row_of_zeros_and_its_actions_have_no_effect() -> None:
     env = joint_agents(stays=[3, 1, 3]).make(0)
     first, _ = env.reset(seed=0)

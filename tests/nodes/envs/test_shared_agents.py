@@ -257,6 +257,10 @@ def test_each_agent_has_its_own_mask_and_an_inactive_one_allows_all() -> None:
         ({"wrong": "stays after its end"}, "agent a is still active, but its episode has ended"),
         ({"wrong": "nan"}, "b: the reward is nan; it must be a finite number"),
         (
+            {"wrong": "no word about the end"},
+            "agent b: terminated is None; it must be true or false",
+        ),
+        (
             {"wrong": "no observation"},
             "agent b is active, but the env returns no observation for it",
         ),
