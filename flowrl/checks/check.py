@@ -21,7 +21,7 @@ from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
 from flowrl.checks.state_settings import state_setting_problems
 from flowrl.checks.unread_columns import unread_column_problems
-from flowrl.checks.warmup import plan_warmup, uncounted_limit
+from flowrl.checks.warmup import limit_within_warmup, plan_warmup, uncounted_limit
 from flowrl.checks.weights import weights_problems
 from flowrl.core.errors import GraphError, Problem, UsageError
 from flowrl.core.node import Facts
@@ -135,6 +135,7 @@ def _check(
         *loaded.warnings,
         *dict.fromkeys(stale_learners(graph, described.facts)),
         *dict.fromkeys(uncounted_limit(graph, described.facts)),
+        *(limit_within_warmup(graph, program, described.facts) if checked.ok else ()),
     ]
     checked.reasons = list(_nondeterminism_reasons(checked))
     if checked.ok:  # how sites depend on each other is known of sound graphs only

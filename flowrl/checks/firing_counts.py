@@ -1,13 +1,16 @@
-"""How often nodes have fired after a number of rounds, and where a firing has its place in the serial program.
+"""How often nodes have fired, and how many env steps were made, after a number of rounds; the position of a firing.
 
 Rounds count from the start of the warm-up. Nodes that may lack tokens fire less often than is said here.
 """
 
 from __future__ import annotations
 
-from flowrl.checks.lossy_edges import may_lack_tokens_anywhere
+from collections.abc import Mapping
+
+from flowrl.checks.lossy_edges import may_lack_tokens, may_lack_tokens_anywhere
 from flowrl.checks.serial_program import PacedSchedule, Schedule, SerialProgram
-from flowrl.graph.model import Edge
+from flowrl.core.node import Facts
+from flowrl.graph.model import Edge, Graph
 
 
 def schedule_of_round(program: SerialProgram, round_number: int) -> Schedule:
@@ -70,3 +73,31 @@ def lags_behind_firings(program: SerialProgram, edge: Edge) -> bool:
     while (paced := paced_schedule_of(program, pacers[-1])) is not None:
         pacers.append(paced.source.node)
     return len(pacers) > 1 and may_lack_tokens_anywhere(program).isdisjoint(pacers)
+
+
+def known_env_steps(
+    graph: Graph, program: SerialProgram, facts: Mapping[str, Facts]
+) -> tuple[int, int] | None:
+    """Return the env steps of the warm-up and of a round, if the steps of every collector are known."""
+    found = []
+    for schedule in program.round_schedules:
+        steps = 0
+        for name in graph.nodes_of_role("collector"):
+            one = _steps_of_firing(graph, program, facts, name)
+            if one is None:
+                return None
+            steps += one * schedule.firings.get(name, 0)
+        found.append(steps)
+    warm = sum(w.rounds * s for w, s in zip(program.warmup, found[:-1], strict=True))
+    return (warm, found[-1]) if found[-1] else None
+
+
+def _steps_of_firing(
+    graph: Graph, program: SerialProgram, facts: Mapping[str, Facts], name: str
+) -> int | None:
+    """Return the env steps of one firing of all replicas of a collector, if all firings have the same number."""
+    spec, steps = graph.nodes[name], facts[name].env_steps if name in facts else None
+    in_rounds = name in program.round.order and name not in may_lack_tokens(program.round)
+    if steps is None or not in_rounds or spec.on_failure == "ignore":
+        return None
+    return steps * spec.replicas

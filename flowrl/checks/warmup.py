@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from flowrl.checks.firing_counts import known_env_steps
 from flowrl.checks.ordering import dependency_graph, is_feedback
 from flowrl.checks.serial_program import Schedule, SerialProgram, WarmUpSchedule, make_schedule
 from flowrl.core.errors import Problem
@@ -43,6 +44,18 @@ def uncounted_limit(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Proble
         what = f"limits.steps is {limits.steps}, and no collector's env steps count, so it is never reached"
         hint = "let a collector count its steps, or give another limit, such as train_iters"
         yield Problem(str(spec.location("counts")), what, hint, warning=True)
+
+
+def limit_within_warmup(
+    graph: Graph, program: SerialProgram, facts: Mapping[str, Facts]
+) -> Iterator[Problem]:
+    """Yield a warning if the warm-up alone reaches the limit of env steps."""
+    limit, known = graph.limits.steps, known_env_steps(graph, program, facts)
+    if limit is not None and known is not None and known[0] >= limit:
+        taken = f"warmup: it takes {known[0]:,} env steps, and limits.steps is {limit:,}"
+        what = f"{taken}; so the run ends one round later"
+        hint = "raise the limit, or shorten the warm-up"
+        yield Problem(str(graph.phases[0].location), what, hint, warning=True)
 
 
 def _active_nodes_and_edges(

@@ -40,7 +40,7 @@ from flowrl.runs.run_snapshots import (
 )
 from flowrl.runs.run_status import timings_row
 from flowrl.runs.stop_requests import StopRequests
-from flowrl.runs.summary import EvaluationReturns, summary_of
+from flowrl.runs.summary import EvaluationReturns, long_warmup_lines, summary_of
 from flowrl.runtime.executor import Cut, Executor
 from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSource
@@ -356,6 +356,7 @@ class Run:
         self._close_nodes()  # before the summary, which names the nodes that failed to close
         if self.sites.hosts is not None:
             self.sites.hosts.close(cut.why)
+        self.hints += long_warmup_lines(self.checked, self.limits, cut)
         status = STATUS_OF_REASON.get(cut.reason, "finished")
         result = self.result(status, cut.why, digest, self._repeat_command(folder, cut))
         folder.write_json(SUMMARY_FILE, result.as_dict())

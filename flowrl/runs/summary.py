@@ -6,13 +6,16 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from flowrl.checks.check import CheckedGraph
+from flowrl.checks.firing_counts import known_env_steps
 from flowrl.core.node import Load
 from flowrl.core.records import CheckpointRecord, MetricsRecord, Record
-from flowrl.graph.model import NodeSpec
+from flowrl.graph.model import Limits, NodeSpec
 from flowrl.machine.cores import usable_cores
 from flowrl.runs.result import RunResult, Status, bottleneck_sentence, finite
 from flowrl.runs.run_snapshots import inexact_reason
 from flowrl.runs.run_status import status_of
+from flowrl.runtime.executor import Cut
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.status import NodeStats
 
@@ -71,6 +74,17 @@ def summary_of(run: Run, status: Status, why: str, digest: str, repeat: str) -> 
             *(executor.warnings() if executor else ()),
             *(run.snapshots.problems if run.snapshots else ()),
         ),
+    )
+
+
+def long_warmup_lines(checked: CheckedGraph, limits: Limits, cut: Cut) -> tuple[str, ...]:
+    """Say that the warm-up alone had reached the limit of env steps at which a run ended, if it had."""
+    known = known_env_steps(checked.graph, checked.program, checked.facts)
+    if cut.reason != "steps" or cut.rounds != 1 or known is None or known[0] < (limits.steps or 0):
+        return ()
+    return (
+        f"the warm-up took {known[0]:,} env steps, and {limits.steps:,} were asked for; so the run ended one "
+        "round later",
     )
 
 

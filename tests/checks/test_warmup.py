@@ -45,6 +45,19 @@ def test_steps_are_rounded_up_to_whole_firings(checked, steps, rounds):
     assert found.program.warmup[0].rounds == rounds
 
 
+@pytest.mark.parametrize(("limit", "warns"), [("15", True), ("16", True), ("17", False)])
+def test_a_warm_up_that_reaches_the_limit_of_env_steps_is_a_warning(checked, limit, warns):
+    found = checked(
+        RL + "      - {edges: [collector -> buffer], steps: 9}", limits="{steps: " + limit + "}"
+    )
+    assert phases(found) == [(["collector", "reward", "buffer"], 2)]
+    expected = (
+        f"g.yaml:16:9: warmup: it takes 16 env steps, and limits.steps is {limit}; so the run ends one "
+        "round later; raise the limit, or shorten the warm-up"
+    )
+    assert [str(p) for p in found.warnings] == [expected] * warns
+
+
 def test_replicas_step_together(checked):
     text = RL + "      - {edges: [collector -> buffer], steps: 32}"
     assert phases(checked(text, collector__replicas="4"))[0][1] == 1

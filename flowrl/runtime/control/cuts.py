@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import inf
 
 from flowrl.checks.check import CheckedGraph
-from flowrl.checks.firing_counts import firing_at, paced_schedule_of
+from flowrl.checks.firing_counts import firing_at, known_env_steps, paced_schedule_of
 from flowrl.checks.lossy_edges import may_lack_tokens
 from flowrl.checks.site_kinds import is_paced_by_one_learner
 from flowrl.graph.model import Limits
@@ -54,7 +54,7 @@ class CutPlanner:
         # Whether it is unknown how often the first learner fires in a round.
         self.learner_rate_unknown = self.learner is not None and self._rate_unknown(self.learner)
         # The env steps of the warm-up and of a round, if they are known before the run.
-        self.known_steps = self._known_steps()
+        self.known_steps = known_env_steps(checked.graph, checked.program, checked.facts)
 
     @property
     def may_cut_past_rounds(self) -> bool:
@@ -107,27 +107,3 @@ class CutPlanner:
         if self.learner is None or self.learner_rate_unknown:
             return None
         return firing_at(self.program, self.learner, iters - 1)
-
-    def _known_steps(self) -> tuple[int, int] | None:
-        """Return the env steps of the warm-up and of a round, if the steps of every collector are known."""
-        found = []
-        for schedule in self.program.round_schedules:
-            steps = 0
-            for name in self.checked.graph.nodes_of_role("collector"):
-                one = self._steps_of(name)
-                if one is None:
-                    return None
-                steps += one * schedule.firings.get(name, 0)
-            found.append(steps)
-        warm = sum(w.rounds * s for w, s in zip(self.program.warmup, found[:-1], strict=True))
-        return (warm, found[-1]) if found[-1] else None
-
-    def _steps_of(self, name: str) -> int | None:
-        """Return the env steps of one firing of all replicas of a collector, if all firings have the same number."""
-        spec, steps = self.checked.graph.nodes[name], self.checked.facts[name].env_steps
-        in_rounds = name in self.program.round.order and name not in may_lack_tokens(
-            self.program.round
-        )
-        if steps is None or not in_rounds or spec.on_failure == "ignore":
-            return None
-        return steps * spec.replicas

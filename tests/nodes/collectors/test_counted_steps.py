@@ -55,3 +55,14 @@ def test_a_limit_of_env_steps_that_nobody_counts_is_a_warning() -> None:
 def test_the_cut_after_env_steps_is_known_before_the_run() -> None:
     checked = check(load_data(GRAPH)).require_sound()
     assert CutPlanner(checked, checked.graph.limits).known_steps == (1024, 256)
+
+
+def test_the_summary_says_that_the_warm_up_was_longer_than_the_limit(tmp_path: Path) -> None:
+    for steps, lines in {
+        1024: (
+            "the warm-up took 1,024 env steps, and 1,024 were asked for; so the run ended one round later",
+        ),
+        1025: (),
+    }.items():
+        result = compare_placements(GRAPH, tmp_path / f"{steps}", "threads", steps=steps)
+        assert (result["env_steps"], tuple(result["warnings"])) == (1280, lines)
