@@ -49,8 +49,8 @@ class ScopeReader:
         arguments: Mapping[str, YamlValue] = _NOTHING,
         outer: Shared = _NOTHING,
         above: tuple[Path, ...] = (),
-    ) -> YamlValue:
-        """Read a scope, and return its tree with all values in place.
+    ) -> YamlValue | None:
+        """Read a scope, and return its tree with all values in place; None if it has no nodes, which all else needs.
 
         `prefix` precedes the names of its nodes, `arguments` are the parameters of a part-graph, `outer` the sections
         of the scopes around it, and `above` the files of these scopes.
@@ -65,6 +65,7 @@ class ScopeReader:
         if not nodes.fields:
             what = "nodes: expected a mapping of names to nodes"
             self.problems.add(nodes.entry_location, what, "nodes: {name: {type: …}}")
+            return None
         used, self.node_reader.params.used_sections = self.node_reader.params.used_sections, set()
         shared = {**outer, **sections}
         for name, item in nodes.fields.items():
@@ -168,6 +169,8 @@ class ScopeReader:
         tree = self.read(
             source, f"{name}/", arguments, shared, (*above, source.files[-1].resolve())
         )
+        if tree is None:
+            return
         keys = self.node_reader.read_engine_keys(name, item, None)
         for spec in islice(self.nodes.values(), before, None):
             if keys.least_replicas is not None or spec.least_replicas is not None:

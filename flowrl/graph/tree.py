@@ -51,6 +51,9 @@ def merge_graph(base: YamlValue, over: YamlValue) -> YamlValue:
     if len(lists) == 2 and all(isinstance(edges.value, list) for edges in lists):
         both = [*lists[0].items, *lists[1].items]
         merged = {**merged, "edges": YamlValue(both, lists[1].location, lists[1].key_location)}
+    nodes = over.fields.get("nodes")
+    if nodes is not None and nodes.value is None:  # a graph needs nodes; the problem is there
+        merged = {**merged, "nodes": nodes}
     return YamlValue(merged, over.location, over.key_location)
 
 

@@ -493,6 +493,16 @@ def test_a_wrong_section_is_reported(problems, section, message):
     assert reported == message
 
 
+@pytest.mark.parametrize("written", ["nodes: null", "nodes: {}", "nodes: [a]", "nodes: 3"])
+def test_a_graph_without_nodes_has_one_problem(write, problems, written):
+    write(PAIR + "edges: [s -> p -> t]\nwarmup: [{edges: [s -> p], rounds: 1}]\n", "base.yaml")
+    above = "env: {id: CartPole-v1}\nplacements: {a: {s: process}}\n"
+    expected = "nodes: expected a mapping of names to nodes; nodes: {name: {type: …}}"
+    assert problems(f"{above}edges: [s -> p]\n{written}\n") == [f"g.yaml:4:1: {expected}"]
+    if "null" in written:  # what is no mapping replaces the nodes, and an empty one changes nothing
+        assert problems(f"extends: base.yaml\n{above}{written}\n") == [f"g.yaml:4:1: {expected}"]
+
+
 @pytest.mark.parametrize("name", ["3a", "a.b", "a b", "-a", "a-", "/a", "a//b", "ä!"])
 def test_an_invalid_name_is_reported(problems, name):
     reported = problems(f"nodes:\n  {name}: toys:Source\n")[0]
@@ -511,7 +521,9 @@ def test_names_may_contain_dashes_and_slashes(checked):
 def test_problems_have_locations_and_do_not_depend_on_the_hash_seed(write):
     import subprocess
 
-    write("nodes: {}\nlimits: {b: 1, a: 1, c: 1}\nwarmup: [{z: 1, y: 1, x: 1, steps: 1}]\n")
+    write(
+        "nodes: {s: env_manager}\nlimits: {b: 1, a: 1, c: 1}\nwarmup: [{z: 1, y: 1, x: 1, steps: 1}]\n"
+    )
     code = "from flowrl.graph.loading import load_graph; print(*load_graph('g.yaml').problems, sep='\\n')"
     root = str(Path(__file__).parents[2])
     message = {

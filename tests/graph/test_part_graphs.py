@@ -192,3 +192,12 @@ def test_part_graphs_with_too_many_nodes_are_reported(write, problems):
     assert str(caught.value.problems[-1]).endswith(
         "part-graphs make more than 10000 nodes; use replicas"
     )
+
+
+def test_a_part_graph_without_nodes_has_one_problem(write, problems):
+    write("nodes: null\nports: {data: first.data, out: second.out}\nedges: [a -> b]\n", "pair.yaml")
+    text = USE.replace(", gives: 3", "")
+    [problem] = problems(text)
+    assert problem == (
+        "pair.yaml:1:1: nodes: expected a mapping of names to nodes; nodes: {name: {type: …}}"
+    )
