@@ -39,6 +39,7 @@ def param(
     *,
     phase: bool = False,
     file: bool = False,
+    output: bool = False,
     replaced_by: str = "",
     only_with: str = "",
     **limits: Any,
@@ -47,6 +48,7 @@ def param(
 
     With `phase`, a warm-up phase may set the parameter; the node's `reconfigure` is called when the phase begins and
     ends. With `file`, the value is the path of a file to read; a relative path is relative to the graph file.
+    With `output`, it is the path of a file or folder that the node writes, outside of the run's folder.
     `replaced_by` names an optional link: where it is connected, the parameter has no effect and must not be given.
     `only_with` names another parameter, or an optional input of the node: where that one is null, false or 0, or not
     connected, this one has no effect and must keep its default.
@@ -54,6 +56,7 @@ def param(
     extra: dict[str, Any] = {
         "phase": phase,
         "file": file,
+        "output": output,
         "replaced_by": replaced_by,
         "only_with": only_with,
     }
@@ -70,6 +73,7 @@ def part(
     usual_type: str | None = None,
     made_to_describe: bool = True,
     replaced_by: str = "",
+    reads: tuple[str, ...] = (),
 ) -> Any:
     """Declare a parameter that is a part (a policy, a model, an env) with a type and parameters of its own.
 
@@ -77,7 +81,8 @@ def part(
     sets. `default` is written as in YAML: a type's name, or a mapping with `type`. With the default None there is no
     part if neither the section nor the node gives one; `usual_type` is the type of one that is given without a type.
     `made_to_describe` says whether the node's `describe` makes the part. Where envs must not be made, such nodes are
-    not described. `phase` and `replaced_by` are as for `param`.
+    not described. `phase` and `replaced_by` are as for `param`. `reads` names the parameters of the part that the node
+    reads, if it does not read all: others have no effect, and may only repeat what is said elsewhere in the graph.
     """
     extra = {
         "part": kind,
@@ -87,6 +92,7 @@ def part(
         "usual_type": usual_type,
         "made_to_describe": made_to_describe,
         "replaced_by": replaced_by,
+        "reads": reads,
     }
     if default is REQUIRED:
         return Field(description=about, json_schema_extra=extra)

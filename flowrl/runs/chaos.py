@@ -22,7 +22,13 @@ from flowrl.graph.sections import parse_seconds
 from flowrl.graph.site_layout import SiteLayout, make_layout
 from flowrl.graph.site_shares import without_hosts
 from flowrl.runs.display import Watcher
-from flowrl.runs.repetition import Repetition, compare_runs, require_deterministic, result_line
+from flowrl.runs.repetition import (
+    Repetition,
+    compare_runs,
+    require_deterministic,
+    result_line,
+    with_own_outputs,
+)
 from flowrl.runs.run import Run
 from flowrl.runtime.disturbances import Disturbance, HostSilence, SiteSignal
 from flowrl.runtime.sites.coordinator import Coordinator
@@ -118,11 +124,12 @@ def run_with_faults(
             )
     with tempfile.TemporaryDirectory(prefix="flowrl-chaos-") as folder:
         common: dict[str, Any] = {"limits": limits, "hash_tokens": True}
-        first = Run(checked, out=Path(folder) / "undisturbed", **common).run()
+        first_folder, second_folder = Path(folder) / "undisturbed", Path(folder) / "disturbed"
+        first = Run(with_own_outputs(checked, first_folder), out=first_folder, **common).run()
         disturber = FaultWatcher(faults, watcher or Watcher())
         second = Run(
-            checked,
-            out=Path(folder) / "disturbed",
+            with_own_outputs(checked, second_folder),
+            out=second_folder,
             placement=placement,
             rendezvous=rendezvous,
             watcher=disturber,

@@ -21,16 +21,18 @@ from typing import Any
 import numpy as np
 
 from flowrl.checks.check import CheckedGraph, check_placed
-from flowrl.core.errors import RunError, UsageError, spelling_hint
+from flowrl.core.errors import GraphError, RunError, UsageError, spelling_hint
 from flowrl.core.json_text import parse_object
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Graph, Limits
+from flowrl.graph.output_paths import refuse_shared_outputs
 from flowrl.graph.settings import Setting, graph_settings
 from flowrl.runs.folder import SUMMARY_FILE, explain_disk_errors
 from flowrl.runs.fork import forked_run
 from flowrl.runs.rating_tables import aligned_table
 from flowrl.runs.result import RunResult
+from flowrl.runs.resume import require_ended
 from flowrl.runs.run import Run
 
 POPULATION_FILE, MEMBERS_FILE = "population.json", "members.jsonl"
@@ -47,12 +49,14 @@ class Perturbation:
     factor: float | None = None
     choices: tuple[str, ...] = ()
 
-    def changed(self, value: Setting, rng: np.random.Generator) -> Setting:
+    def candidates(self, value: Setting, rng: np.random.Generator) -> list[Setting]:
+        """The new value that was drawn; with a factor, that of the other direction follows."""
         if self.factor is None:
-            return self.choices[int(rng.integers(len(self.choices)))]
+            return [self.choices[int(rng.integers(len(self.choices)))]]
         assert isinstance(value, int | float)
-        scaled = value * self.factor if rng.integers(2) else value / self.factor
-        return max(1, round(scaled)) if isinstance(value, int) else float(scaled)
+        both = [value * self.factor, value / self.factor]
+        scaled = both if rng.integers(2) else both[::-1]
+        return [max(1, round(x)) if isinstance(value, int) else float(x) for x in scaled]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +123,13 @@ class Population:
             raise UsageError(
                 f"{written.name}: its graph has no evaluator, by which members are compared; add one"
             )
+        refuse_shared_outputs(written, "population")
         self._first = _first_values(written, self._perturbations)
+        for one in self._perturbations:
+            for choice in one.choices:
+                self._checked_with(
+                    {one.key: choice}
+                )  # a wrong one is an error before anything is trained
         self._open()
 
     def train(self) -> list[Member]:
@@ -169,7 +179,20 @@ class Population:
     def _perturbed(
         self, settings: Mapping[str, Setting], rng: np.random.Generator
     ) -> dict[str, Setting]:
-        return {one.key: one.changed(settings[one.key], rng) for one in self._perturbations}
+        """Change every setting. A value that the graph refuses is not taken: the other one is, or the old one stays."""
+        found = dict(settings)
+        for one in self._perturbations:
+            candidates = one.candidates(settings[one.key], rng)
+            sound = (value for value in candidates if self._is_sound({**found, one.key: value}))
+            found[one.key] = next(sound, settings[one.key])
+        return found
+
+    def _is_sound(self, settings: Mapping[str, Setting]) -> bool:
+        try:
+            self._checked_with(_written_settings(settings))
+        except GraphError:
+            return False
+        return True
 
     def _train_member(self, generation: int, member: int, plan: Plan) -> Member:
         name = f"g{generation}-m{member}"
@@ -177,6 +200,7 @@ class Population:
         summary = _read_summary(folder)
         if summary is None or summary.get("status") not in ENDED:
             if folder.exists():  # its run was killed or stopped, and is computed again
+                require_ended(folder)
                 shutil.rmtree(folder)
             summary = self._run(folder, generation, member, plan).as_dict()
         if summary["eval_return"] is None:
@@ -200,7 +224,7 @@ class Population:
 
     def _run(self, folder: Path, generation: int, member: int, plan: Plan) -> RunResult:
         limits = Limits(steps=(generation + 1) * self._steps)
-        settings = {key: _written(value) for key, value in plan.settings.items()}
+        settings = _written_settings(plan.settings)
         if plan.parent is None:
             run = Run(
                 self._checked_with(settings),
@@ -274,7 +298,10 @@ def read_perturbation(text: str) -> Perturbation:
     if not key or (equals and not value):
         raise UsageError(f"--perturb {text}: expected KEY, KEY=FACTOR or KEY=A,B,…")
     if "," in value:
-        return Perturbation(key, choices=tuple(value.split(",")))
+        choices = tuple(value.split(","))
+        if "" in choices or len(set(choices)) < len(choices):
+            raise UsageError(f"--perturb {text}: expected different values between the commas")
+        return Perturbation(key, choices=choices)
     try:
         factor = float(value or 1.2)
     except ValueError:
@@ -296,9 +323,9 @@ def members_table(members: Sequence[Member]) -> str:
     return aligned_table(head, rows, left=(0, 1))
 
 
-def _written(value: Setting) -> str:
-    """A value as `--set` takes it; a text is YAML already."""
-    return value if isinstance(value, str) else json.dumps(value)
+def _written_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
+    """Settings as `--set` takes them; a text is YAML already."""
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in settings.items()}
 
 
 def _value_text(value: Setting) -> str:
@@ -311,6 +338,8 @@ def _first_values(graph: Graph, perturbations: Sequence[Perturbation]) -> dict[s
         raise UsageError("population: no setting is changed; name one, such as --perturb policy.lr")
     known, found = graph_settings(graph), dict[str, Setting]()
     for one in perturbations:
+        if one.key in found:
+            raise UsageError(f"--perturb {one.key}: it is given twice; leave one of them out")
         if one.key not in known:
             raise UsageError(
                 f"--perturb {one.key}: the graph has no such setting; {spelling_hint(one.key, known)}"

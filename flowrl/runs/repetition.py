@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.core.wording import count_text
 from flowrl.graph.model import Limits
+from flowrl.graph.output_paths import with_outputs_in
 from flowrl.runs.folder import METRICS_FILE
 from flowrl.runs.result import RunResult
 from flowrl.runs.resume import resumed_run
@@ -171,9 +172,15 @@ def result_line(result: RunResult) -> str:
     return f"{result.placement}: {', '.join(amounts)}; {', '.join(digests)}"
 
 
+def with_own_outputs(checked: CheckedGraph, folder: Path) -> CheckedGraph:
+    """Return the graph of a trial run in this folder: what its nodes write for later is beside the folder instead."""
+    outputs = folder.with_name(f"{folder.name}-outputs")
+    return replace(checked, graph=with_outputs_in(checked.graph, outputs))
+
+
 def _new_run(checked: CheckedGraph, limits: Limits, placement: str, folder: Path) -> Run:
     return Run(
-        checked,
+        with_own_outputs(checked, folder),
         limits=limits,
         placement=placement,
         out=folder,

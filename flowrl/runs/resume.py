@@ -31,7 +31,7 @@ def resumed_run(
     `limits` replace those of the run, and `settings`, as those of `--set`, values that leave its bits as they are.
     `options` are further arguments of `Run`.
     """
-    _require_ended(folder)
+    require_ended(folder)
     stored = read_newest_snapshot(folder)
     has_hosts = options.get("rendezvous") is not None
     graph = read_continued_graph(folder, stored, settings or {}, placement, has_hosts)
@@ -75,7 +75,8 @@ def reached_limit(limits: Limits, counts: Count) -> str:
     return ""
 
 
-def _require_ended(folder: Path) -> None:
+def require_ended(folder: Path) -> None:
+    """Refuse a folder whose run is active."""
     try:
         entries = live_entries()
     except RegistryUnavailable:

@@ -24,6 +24,7 @@ from flowrl.cluster.rendezvous import settled_rendezvous
 from flowrl.core.errors import FlowError, UsageError, shortened_repr
 from flowrl.core.json_text import parse_json
 from flowrl.graph.model import Limits
+from flowrl.graph.output_paths import refuse_shared_outputs
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout, resources_here
 from flowrl.graph.site_shares import host_places, without_hosts
@@ -88,6 +89,8 @@ class SeedRuns:
         placed = without_hosts(resolve_placement(self.graph, placement))
         settled_rendezvous(host_places(self.graph, placed), None, ())
         require_importable(self.graph)
+        if len(seeds) > 1:
+            refuse_shared_outputs(self.graph, "--seeds")
         layout = make_layout(self.graph, placed, here=resources_here(self.graph, placed))
         needed = sum(needs.cores for needs in layout.needs.values())
         cores = max(len(layout.kinds), self.graph.most_torch_threads, needed)

@@ -35,6 +35,7 @@ class DatasetWriter(Node):
             ...,
             "an NPZ or HDF5 file (.h5), or a Minari folder; relative to the working directory of the run",
             min_length=1,
+            output=True,
         )
         rows: int = param(10_000, "the number of newest rows in the dataset", ge=1)
         policy: Any = part(

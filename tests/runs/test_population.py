@@ -14,7 +14,7 @@ import flowrl
 from flowrl.cli.main import main
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
-from flowrl.core.errors import RunError, UsageError
+from flowrl.core.errors import GraphError, RunError, UsageError
 from flowrl.core.node import Node
 from flowrl.core.ports import In, StateIn, StateOut
 from flowrl.core.state import State
@@ -26,6 +26,7 @@ from flowrl.runs.population import (
     members_table,
     read_perturbation,
 )
+from flowrl.runs.registry import RunEntry
 from tests.toys.toy_runs import toy_graph
 
 
@@ -40,6 +41,8 @@ class Climber(Node):
         rate: float = param(1.0, "the largest step")
         kind: str = param("plain", "one of several")
         size: int = param(2, "a number")
+        share: float = param(1.0, "a number below which there is one with factor 1.5", gt=0.5, le=1)
+        whole: float = param(1.0, "the only value", ge=1, le=1)
 
     def setup(self) -> None:
         self.height = np.zeros(1)
@@ -229,7 +232,10 @@ def test_perturbations_are_read(text: str, expected: Perturbation) -> None:
     assert read_perturbation(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "=2", "policy.lr=", "policy.lr=1", "policy.lr=much"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "=2", "policy.lr=", "policy.lr=1", "policy.lr=much", "policy.lr=1,", "policy.lr=1,2,1"],
+)
 def test_wrong_perturbations_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=f"--perturb {text}: "):
         read_perturbation(text)
@@ -237,9 +243,47 @@ def test_wrong_perturbations_are_refused(text: str) -> None:
 
 def test_whole_numbers_stay_whole() -> None:
     rng = np.random.default_rng(0)
-    found = {Perturbation("n", 1.2).changed(10, rng) for _ in range(20)}
-    assert found == {8, 12}
-    assert Perturbation("n", 4).changed(1, rng) in (1, 4)
+    found = {tuple(Perturbation("n", 1.2).candidates(10, rng)) for _ in range(20)}
+    assert found == {(8, 12), (12, 8)}
+    assert sorted(Perturbation("n", 4).candidates(1, rng)) == [1, 4]
+
+
+def test_a_value_that_the_graph_refuses_is_not_taken(graph: str, tmp_path: Path) -> None:
+    trained = population(
+        graph,
+        tmp_path / "p",
+        members=4,
+        perturbations=[Perturbation("l.share", 1.5), Perturbation("l.whole", 1.5)],
+    )
+    trained.train()
+    settings = [member["settings"] for member in members_of(tmp_path / "p")]
+    assert all(0.5 < one["l.share"] <= 1 for one in settings)
+    assert len({one["l.share"] for one in settings}) > 1  # changed in the direction that is left
+    assert {one["l.whole"] for one in settings} == {1.0}  # no direction is
+
+
+def test_choices_that_the_graph_refuses_are_refused_before_anything_is_trained(
+    graph: str, tmp_path: Path
+) -> None:
+    wrong = [Perturbation("l.share", choices=("0.9", "much"))]
+    with pytest.raises(GraphError, match=r"--set l\.share=much: nodes\.l\.share is 'much'"):
+        population(graph, tmp_path / "p", perturbations=wrong)
+    with pytest.raises(UsageError, match=r"--perturb l\.rate: it is given twice"):
+        population(graph, tmp_path / "p", perturbations=[Perturbation("l.rate", 2.0)] * 2)
+    assert not (tmp_path / "p").exists()
+
+
+def test_the_folder_of_a_member_that_another_process_trains_is_not_removed(
+    graph: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "p"
+    population(graph, out, generations=1).train()
+    (out / "g0-m1" / "summary.json").unlink()  # as while this run lasts
+    entry = RunEntry(4711, "", 0.0, "climb", "serial", str(out / "g0-m1"), "")
+    monkeypatch.setattr("flowrl.runs.resume.live_entries", lambda: [entry])
+    with pytest.raises(UsageError, match="g0-m1: process 4711 still runs it"):
+        population(graph, out, generations=1).train()
+    assert (out / "g0-m1" / "graph.yaml").is_file()
 
 
 def test_no_member_is_an_empty_table() -> None:

@@ -56,6 +56,7 @@ class MappedStorage(Storage):
             ...,
             "the folder, relative to the working directory of the run; replica k uses path#k",
             min_length=1,
+            output=True,
         )
         on_existing: Literal["error", "reuse", "new"] = param(
             "error", "an existing folder is refused (error), continued (reuse), or deleted (new)"
