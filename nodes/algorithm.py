@@ -30,7 +30,7 @@ from pydantic import model_validator
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
-from flowrl.core.config import param, part, parts
+from flowrl.core.config import PartSpec, param, part, parts
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes.acting import (
@@ -48,7 +48,7 @@ from flowrl.nodes.configured_parts import configured_part, configured_parts
 from flowrl.nodes.distributions import action_bounds
 from flowrl.nodes.exploring import ExploringStep
 from flowrl.nodes.models.action_mask import has_mask, mask_leaf
-from flowrl.nodes.models.heads import Heads, acting_settings
+from flowrl.nodes.models.heads import FreeHead, Heads, acting_settings
 from flowrl.nodes.models.input_columns import Inputs, input_columns
 from flowrl.nodes.models.model import InferenceModel, Model, checked_model
 from flowrl.nodes.observations import ObsColumns, columns_under, leaf_columns
@@ -120,6 +120,26 @@ class Net:
         """Whether the masked head has several numbers for each action, along a last axis."""
         head = self.heads.get(self.masked)
         return head is not None and getattr(head, "each", None) is not None
+
+
+def check_separate_trunks(config: BaseConfig, nets: Mapping[str, Net], prefix: str = "") -> None:
+    """Refuse a model that gives each head a trunk of its own (`shared: false`) where no network has several heads.
+
+    `prefix` precedes the names of the parameters in errors.
+    """
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        settings = value.config if isinstance(value, PartSpec) else getattr(value, "config", None)
+        using = {n: net for n, net in nets.items() if net.model.config is settings}
+        apart = [net for net in using.values() if not getattr(net.model, "shares_trunk", True)]
+        if apart and not any(_trunk_users(net) > 1 for net in using.values()):
+            what = f"`shared: false` has no effect: the network '{next(iter(using))}' has one head"
+            raise UnsoundError(what, "leave it out", f"{prefix}{name}.shared")
+
+
+def _trunk_users(net: Net) -> int:
+    """How many heads of a network have a trunk below them."""
+    return sum(not isinstance(head, FreeHead) for head in net.heads.values())
 
 
 class Algorithm(Policy):
@@ -448,6 +468,7 @@ class Algorithm(Policy):
             if getattr(self.config, name) != type(self.config).model_fields[name].default:
                 what = f"`{name}` has no effect: {why}"
                 raise UnsoundError(what, "leave it out", f"policy.{name}")
+        check_separate_trunks(self.config, self.nets, "policy.")
 
     def _check_memory(self) -> None:
         steps, rule = self.learned_unroll_steps, self.unrolls

@@ -24,8 +24,12 @@ def policy_for(policy: PartSpec | Policy, obs: ObsColumns, action: Column, key: 
     try:
         made: Policy = policy.make(obs=obs, action=action)
     except UnsoundError as error:
-        if key and error.key.partition(".")[0] in ("", *policy.cls.Config.model_fields):
-            error.key = f"{key}.{error.key}".rstrip(".")
+        own = ("", *policy.cls.Config.model_fields)
+        below = error.key if error.key.partition(".")[0] in own else None
+        if below is None and error.key.partition(".")[0] == "policy":  # the policy calls itself so
+            below = error.key.partition(".")[2]
+        if key and below is not None:
+            error.key = f"{key}.{below}".rstrip(".")
         raise
     return made
 

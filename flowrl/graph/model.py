@@ -92,7 +92,7 @@ class NodeSpec:
         return port.rate
 
     def location(self, key: str = "") -> SourceLocation:
-        """Where a parameter such as `lr` or `env.id` was written, or else the node."""
+        """Where a parameter such as `lr`, `env.id` or `opponents[1].lr` was written, or else the node."""
         for written in (self.written.fields, self.shared):
             if found := _last_written(written, key):
                 return found.entry_location
@@ -112,19 +112,22 @@ class NodeSpec:
 
     def owner(self, key: str) -> str:
         """What has a parameter such as `env.id`: this node, or the section from which the node takes it."""
-        section = key.partition(".")[0]
+        section = key.partition(".")[0].partition("[")[0]
         is_own = section in self.written.fields or section not in self.shared
         return f"nodes.{self.name}" if is_own else section
 
 
 def _last_written(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None:
-    """The last value on a path such as `env.id` that is written."""
-    found = None
-    for word in key.split("."):
-        if word not in fields:
+    """The last value on a path such as `env.id`, `opponents[1].lr` or `explore.0.share` that is written."""
+    found, items = None, list[YamlValue]()
+    for word in key.replace("[", ".").replace("]", "").split("."):
+        if word.isdecimal() and int(word) < len(items):
+            found = items[int(word)]
+        elif word in fields:
+            found = fields[word]
+        else:
             break
-        found = fields[word]
-        fields = found.fields
+        fields, items = found.fields, found.items
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from flowrl.graph.tree import as_mapping, merge
 from flowrl.graph.yaml_text import YamlValue, item_of
 from flowrl.graph.yaml_writer import flow_text
 
+_NAME_FIRST = re.compile(r"Value error, `?(\w+)`? ")
 Shared = Mapping[str, YamlValue]  # sections at the top of the graph
 
 
@@ -263,7 +265,14 @@ class ParamReader:
             name = ".".join(map(str, error["loc"]))
             self.report(written, what, f"add '{name}: …'", key=True)
         else:
-            self.report(_innermost_value(written, error["loc"]), what, hint)
+            steps = error["loc"] or _first_name(error["msg"])
+            self.report(_innermost_value(written, steps), what, hint)
+
+
+def _first_name(message: str) -> list[str]:
+    """The parameter with which the message of a type's own validator begins: "`gain` has no effect …"."""
+    found = _NAME_FIRST.match(message)
+    return [found[1]] if found else []
 
 
 def _innermost_value(item: YamlValue, steps: Iterable[Any]) -> YamlValue:

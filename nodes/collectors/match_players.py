@@ -86,12 +86,13 @@ def scripted_policies(config: Any, spec: EnvSpec) -> dict[str, Policy]:
     """The scripted opponents, by names for messages."""
     found = {}
     for k, part in enumerate(config.opponents):
-        policy = policy_for(part, spec.obs, spec.action)
+        key = f"opponents[{k}]"
+        policy = policy_for(part, spec.obs, spec.action, key)
         name = type(policy).__name__.lower()
         if not policy.acts_without_weights:
             what = f"the opponent {name} needs weights, which nothing gives it"
             hint = "take `{type: expert, checkpoint: FILE}`, or let the league play against earlier versions"
-            raise UnsoundError(what, hint, "opponents")
+            raise UnsoundError(what, hint, key)
         found[f"{name} (opponent {k + 1})"] = policy
     return found
 

@@ -57,6 +57,7 @@ class SampleCollector(Collector):
             "the policy that learns from the rows, for the rewards that it sums; by hand: the one that acts",
             shared="policy",
             default=None,
+            reads=("nstep",),
         )
 
         @field_validator("stepping", mode="before")

@@ -83,7 +83,7 @@ class CrashFile:
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
         except ValueError as error:
-            raise UsageError(f"{path}: is not a crash file; {error}") from error
+            raise UsageError(f"{path}: is neither a tape nor a crash file; {error}") from error
         if NOT_PORTABLE in crash.env:
             raise UsageError(f"{path}: {crash.env[NOT_PORTABLE]}")
         return crash

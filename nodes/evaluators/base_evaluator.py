@@ -222,3 +222,20 @@ def check_goal(config: Any, spec: EnvSpec) -> None:
     if config.average == "win_rate" and config.win_above is None:
         what = f"a win rate needs the {metric} above which an episode is won"
         raise UnsoundError(what, "give `win_above`", "win_above")
+    if (
+        config.stop_value is not None
+        and config.stop_value > 1
+        and (why := _at_most_1(config, spec))
+    ):
+        what = f"`stop_value` is {config.stop_value:g}, and {why}"
+        raise UnsoundError(what, "give a share from 0 to 1, or null", "stop_value")
+
+
+def _at_most_1(config: Any, spec: EnvSpec) -> str:
+    """Why the average of the goal is at most 1; empty if it may be more."""
+    if config.average == "win_rate":
+        return "a win rate is at most 1"
+    metric = config.metric
+    if config.average == "mean" and metric != RETURN and spec.info[metric].dtype == "bool":
+        return f"the mean of '{metric}', which is true or false, is at most 1"
+    return ""

@@ -178,6 +178,11 @@ class League(Node):
                     "no player is of the kind `main`, which exploiters play against; add one: "
                     "`players: {main: main, …}`"
                 )
+            if not self.reset_exploiters and set(self.players.values()) == {"main"}:
+                raise ValueError(
+                    "`reset_exploiters` has no effect without a player of the kind `main_exploiter` or "
+                    "`league_exploiter`; leave it out"
+                )
             return self
 
     @classmethod

@@ -57,6 +57,7 @@ class Expert(Policy):
         self._columns = {"action": self.action}
         if self.config.scores:
             self._columns |= self.trained.score_columns()
+        self._check_weights()
 
     @property
     def gamma(self) -> float:
@@ -98,14 +99,23 @@ class Expert(Policy):
     def imported_modules(self, learn: bool) -> tuple[str, ...]:
         return self.trained.imported_modules(learn=False)
 
-    def _fixed_mode(self, mode: AnyActMode) -> AnyActMode:
-        path = Path(self.config.checkpoint)
+    def _check_weights(self) -> None:
+        """Refuse a checkpoint that does not fit, as far as this is known without torch, which a check does not load."""
+        if "torch" in self.trained.imported_modules(learn=False):
+            self._read_weights()
+        else:
+            self._fixed_mode(self.trained.eval_mode(0))
+
+    def _read_weights(self) -> State:
         try:
-            state = _weights_in(path, self.config.learner)
+            return _weights_in(Path(self.config.checkpoint), self.config.learner)
         except RunError as error:
             raise UnsoundError(
                 str(error), "give a checkpoint of a flowrl run", "checkpoint"
             ) from error
+
+    def _fixed_mode(self, mode: AnyActMode) -> AnyActMode:
+        path, state = Path(self.config.checkpoint), self._read_weights()
         try:
             mode.load(state)
         except ValueError as error:

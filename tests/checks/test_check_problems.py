@@ -492,6 +492,19 @@ def test_a_parameter_that_depends_on_one_that_is_off_is_reported(problems):
     ]
 
 
+def test_a_problem_that_a_types_own_validator_finds_is_located_at_the_parameter_that_it_names(
+    problems,
+):
+    text = """
+        extends: cartpole_dqn
+        nodes: {envs: {retry_waiting_time_s: 3}}
+        """
+    assert problems(text) == [
+        "g.yaml:2:38: nodes.envs: `retry_waiting_time_s` has no effect, because a failed env is not restarted; give "
+        "`max_retry`, or leave it out"
+    ]
+
+
 def test_a_parameter_that_depends_on_an_input_without_an_edge_is_reported(problems):
     text = """
         extends: cartpole_dqn
@@ -502,6 +515,33 @@ def test_a_parameter_that_depends_on_an_input_without_an_edge_is_reported(proble
         f"g.yaml:2:64: {begin} 'demo_share' has no effect, because the input 'demos' is not connected; {hint}",
         f"g.yaml:2:52: {begin} 'alpha' has no effect, because the input 'priorities' is not connected; {hint}",
     ]
+
+
+def test_a_setting_of_a_policy_of_which_only_nstep_is_read_is_reported(problems):
+    text = """
+        extends: cartpole_dqn
+        nodes: {collector: {learning_policy: {lr: 1e-5, nstep: 3, model: {type: cnn}}}}
+        """
+    hint = "of learning_policy, only nstep is read; set it for the node that learns"
+    assert problems(text) == [
+        f"g.yaml:2:59: nodes.collector: 'learning_policy.model' has no effect: {hint}",
+        f"g.yaml:2:39: nodes.collector: 'learning_policy.lr' has no effect: {hint}",
+    ]
+
+
+def test_a_resolved_policy_of_which_only_nstep_is_read_is_sound():
+    for changes in ({}, {"policy.lr": "0.1"}, {"learner.lr": "0.1", "policy.nstep": "3"}):
+        loaded = load_data({"extends": "cartpole_dqn"}, overrides=changes)
+        resolved = expand(check(loaded).require_sound().graph)
+        assert "learning_policy" in resolved
+        assert load_text(resolved, "graph.yaml").problems == []
+
+
+def test_separate_trunks_of_a_policy_whose_networks_have_one_head_are_reported(problems):
+    text = "extends: cartpole_dqn\npolicy: {model: {shared: false}}"
+    what = "`shared: false` has no effect: the network 'q' has one head; leave it out"
+    assert problems(text) == [f"g.yaml:2:18: policy: {what}"]
+    assert problems(text.replace("_dqn", "_ppo")) == []
 
 
 LINKED = """

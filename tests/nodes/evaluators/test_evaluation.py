@@ -67,11 +67,17 @@ def evaluator(**params: object) -> Evaluator:
 
 
 @pytest.mark.parametrize(
-    ("average", "value"), [("mean", 6.0), ("win_rate", 1.0), ("per_step", 2.0)]
+    ("average", "value", "missed"),
+    [
+        ("mean", 6.0, {"stop_value": 6.01}),
+        ("win_rate", 1.0, {"win_above": 6.0}),
+        ("per_step", 2.0, {"stop_value": 2.01}),
+    ],
 )
-def test_each_average_can_be_the_goal(average: str, value: float) -> None:
-    below = evaluator(average=average, win_above=5.0, stop_value=value + 0.01)
-    reached = evaluator(average=average, win_above=5.0, stop_value=value)
+def test_each_average_can_be_the_goal(average: str, value: float, missed: dict[str, float]) -> None:
+    goal = {"win_above": 5.0, "stop_value": value}
+    below = evaluator(average=average, **{**goal, **missed})
+    reached = evaluator(average=average, **goal)
     assert not below.eval(weights(0)).stop
     assert reached.eval(weights(0)).stop
     reasons = [r.reason for r in reached.ctx.records if isinstance(r, VerdictRecord)]
@@ -105,6 +111,32 @@ def test_a_win_rate_requires_win_above() -> None:
         Evaluator.describe(config, Surroundings({}, {}, frozenset()))
     with pytest.raises(UnsoundError, match="give `win_above`"):
         Evaluator(config=config)
+
+
+@pytest.mark.parametrize(
+    ("info", "params", "why"),
+    [
+        ({}, {"average": "win_rate", "win_above": 3.0}, "a win rate is at most 1"),
+        (
+            {"won": "bool"},
+            {"metric": "won"},
+            "the mean of 'won', which is true or false, is at most 1",
+        ),
+        ({"won": "float32"}, {"metric": "won"}, ""),
+    ],
+)
+def test_a_goal_that_no_share_can_reach_is_refused(
+    info: dict[str, str], params: dict[str, Any], why: str
+) -> None:
+    toy = PartSpec("toy", Toy, Toy.Config())
+    env = PartSpec("gymnasium", Gymnasium, COUNTING.config.model_copy(update={"info": info}))
+    for stop_value in (1.0, 1.5):
+        config = Evaluator.Config(env=env, policy=toy, stop_value=stop_value, **params)
+        if why and stop_value > 1:
+            with pytest.raises(UnsoundError, match=f"`stop_value` is 1.5, and {why}; give a share"):
+                Evaluator.describe(config, Surroundings({}, {}, frozenset()))
+        else:
+            Evaluator.describe(config, Surroundings({}, {}, frozenset()))
 
 
 def test_an_unknown_average_is_refused_by_name() -> None:

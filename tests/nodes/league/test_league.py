@@ -270,6 +270,10 @@ def json_like(state: Any) -> Any:
     ("params", "message"),
     [
         ({"pfsp": 0.9}, "the shares self_play 0.35, pfsp 0.9 and verification 0.15 of matches do"),
+        (
+            {"reset_exploiters": False},
+            "`reset_exploiters` has no effect without a player of the kind",
+        ),
         ({"players": {"a": "main_exploiter"}}, "no player is of the kind `main`, which exploiters"),
         (
             {"snapshot_every_iters": {"man": 3}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import flowrl
@@ -91,3 +92,25 @@ def test_a_match_evaluator_has_the_policy_of_its_learner() -> None:
     assert "judge acts with another network (ppo, `policy`) than hunter trains (dqn, " in problem
     data["nodes"]["judge"] = {**judge, "policy": DQN}
     assert problems(data) == []
+
+
+def test_an_error_in_the_policy_of_an_opponent_is_located_at_that_policy(tmp_path: Path) -> None:
+    def found(*opponents: str) -> str:
+        """The only problem of a graph whose opponents begin at line 6, without the name of the file."""
+        lines = "".join(f"      - {one}\n" for one in opponents)
+        text = (
+            "extends: cartpole_ppo\nenv: {type: open_spiel, game: kuhn_poker, id: null}\nnodes:\n"
+        )
+        text += (
+            f"  collector:\n    opponents:\n{lines}    type: match_collector\n  evaluator: null\n"
+        )
+        (tmp_path / "g.yaml").write_text(text)
+        [problem] = problems(str(tmp_path / "g.yaml"))
+        return problem.removeprefix(f"{tmp_path}/g.yaml")
+
+    where = found("random", "{type: expert, checkpoint: none.safetensors}")
+    assert where.startswith(":7:24: nodes.collector: there is no checkpoint 'none.safetensors'")
+    where = found("random", "random", "{type: dqn}")
+    assert where.startswith(":8:9: nodes.collector: the opponent dqn needs weights")
+    where = found("{type: bc, model: {type: mlp, shared: false}}")
+    assert where.startswith(":6:39: nodes.collector: `shared: false` has no effect")

@@ -24,12 +24,15 @@ from tests.nodes.scripted_envs import ScriptedEnvs
 OBSERVED = np.random.default_rng(0).standard_normal((40, *OBS.shape)).astype(np.float32)
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    state = State(Dqn(obs=OBS, action=DISCRETE).learn_mode(7).weights(), {"epsilon": 0.5})
-    path = tmp_path / "best.safetensors"
+def write_checkpoint(path: Path, policy: Any) -> Path:
+    state = State(policy.learn_mode(7).weights(), {"epsilon": 0.5})
     path.write_bytes(checkpoint_bytes({"learner": state}, {}))
     return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return write_checkpoint(tmp_path / "best.safetensors", Dqn(obs=OBS, action=DISCRETE))
 
 
 def expert(checkpoint: Path, trained: Any = None, **params: Any) -> Expert:
@@ -56,8 +59,9 @@ def test_it_can_explore_as_when_the_checkpoint_was_saved(checkpoint: Path) -> No
         assert np.array_equal(mode.forward(OBSERVED)["action"], plain.forward(OBSERVED)["action"])
 
 
-def test_its_columns_are_those_of_its_mode(checkpoint: Path) -> None:
+def test_its_columns_are_those_of_its_mode(tmp_path: Path) -> None:
     ppo = Ppo(obs=OBS, action=DISCRETE)
+    checkpoint = write_checkpoint(tmp_path / "ppo.safetensors", ppo)
     assert set(expert(checkpoint, ppo).collect_columns()) == {"action"}
     assert set(expert(checkpoint, ppo, explore=True).collect_columns()) == {"action", "logp"}
 
@@ -72,7 +76,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         expert(tmp_path / "none.safetensors")
     (tmp_path / "bad.safetensors").write_bytes(b"nothing of the kind")
     with pytest.raises(UnsoundError, match="is not a checkpoint"):
-        expert(tmp_path / "bad.safetensors").eval_mode(0)
+        expert(tmp_path / "bad.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -89,11 +93,24 @@ def test_a_checkpoint_of_another_network_is_refused(
     model: dict[str, Any], wrong: str, checkpoint: Path
 ) -> None:
     with pytest.raises(UnsoundError, match=f"does not fit the policy: .*{wrong}"):
-        expert(checkpoint, Dqn(obs=OBS, action=DISCRETE, model=Mlp(**model))).eval_mode(0)
+        expert(checkpoint, Dqn(obs=OBS, action=DISCRETE, model=Mlp(**model)))
 
 
-def test_its_unrolls_are_those_of_the_trained_policy(checkpoint: Path) -> None:
-    own = expert(checkpoint, R2d2(obs=OBS, action=DISCRETE, gamma=0.9, burn_in_steps=2))
+def test_a_checkpoint_that_does_not_fit_is_a_problem_of_the_graph(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    graph = tmp_path / "g.yaml"
+    graph.write_text(
+        "extends: cartpole_dqn\nwarmup: null\nnodes:\n  collector:\n    policy:\n      type: expert\n"
+        f"      checkpoint: {checkpoint}\n"
+    )
+    [problem] = flowrl.load(str(graph)).check().problems
+    assert str(problem).startswith(f"{graph}:7:7: nodes.collector: '{checkpoint}' does not fit ")
+
+
+def test_its_unrolls_are_those_of_the_trained_policy(tmp_path: Path) -> None:
+    r2d2 = R2d2(obs=OBS, action=DISCRETE, gamma=0.9, burn_in_steps=2)
+    own = expert(write_checkpoint(tmp_path / "r2d2.safetensors", r2d2), r2d2)
     assert (own.gamma, own.nstep, own.unroll_steps, own.burn_in_steps) == (0.9, 1, None, 2)
 
 
