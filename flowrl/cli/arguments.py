@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph, check_placed
 from flowrl.checks.descriptions import EnvUse
 from flowrl.cli.streams import stdout_to_stderr
-from flowrl.core.errors import UsageError
+from flowrl.core.errors import UsageError, closest_word
+from flowrl.graph.bundled import bundled_graphs
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Graph
 from flowrl.graph.sections import parse_seconds
@@ -66,6 +68,8 @@ def settings(arguments: Namespace) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {text}: expected KEY=VALUE, such as learner.lr=3e-4")
+        if key.strip() in settings:
+            raise UsageError(f"--set {text}: '{key.strip()}' is set twice; leave one of them out")
         settings[key.strip()] = value
     return settings
 
@@ -85,6 +89,19 @@ def add_run(parser: ArgumentParser) -> None:
         help="a run's folder, its name or a unique prefix of it, a pid, or 'last' for the newest run under "
         "this folder",
     )
+
+
+def run_path_beside_graphs(name: str) -> Path:
+    """The folder of the run with this name, where a graph could be named as well: one that is misspelt is suggested."""
+    from flowrl.runs.run_names import existing_run_path
+
+    try:
+        return existing_run_path(name)
+    except UsageError as error:
+        near = closest_word(name, bundled_graphs())
+        if near is None:
+            raise
+        raise UsageError(f"{error}; or did you mean the graph '{near}'?") from None
 
 
 def add_trained(parser: ArgumentParser) -> None:

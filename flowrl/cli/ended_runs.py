@@ -116,6 +116,7 @@ def replay_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "nodes",
         nargs="*",
+        default=[],  # without it, argparse would call NODE required
         metavar="NODE",
         help="the node, or replica, that is run against the tape, or several; without one, the tape is described",
     )

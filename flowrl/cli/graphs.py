@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.check import check as check_graph
 from flowrl.checks.descriptions import EnvUse
-from flowrl.cli.arguments import add_graph, add_placement, count, read_graph
+from flowrl.cli.arguments import (
+    add_graph,
+    add_placement,
+    count,
+    read_graph,
+    run_path_beside_graphs,
+)
 from flowrl.cli.streams import stdout_to_stderr
-from flowrl.core.errors import GraphError, Problem, UsageError, closest_word
-from flowrl.graph.bundled import bundled_graphs, locate
+from flowrl.core.errors import GraphError, Problem, UsageError
+from flowrl.graph.bundled import locate
 from flowrl.graph.loading import load_graph
 from flowrl.graph.tree import display_path
 
@@ -168,17 +174,7 @@ def diff(arguments: Namespace) -> int:
 
 def _graph_or_run(name: str) -> str:
     """A graph's name as it is, or the folder of the run that is named. A word that could mean both means the graph."""
-    from flowrl.runs.run_names import existing_run_path
-
-    if locate(name, Path()) is not None:
-        return name
-    try:
-        return display_path(existing_run_path(name))
-    except UsageError as error:
-        near = closest_word(name, bundled_graphs())
-        if near is None:
-            raise
-        raise UsageError(f"{error}; or did you mean the graph '{near}'?") from None
+    return name if locate(name, Path()) is not None else display_path(run_path_beside_graphs(name))
 
 
 def _graph_path(name: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flowrl.cluster.host import HostSettings
     from flowrl.runtime.status import HostStatus, LauncherStatus, RunStatus
 
+WITHIN_S = 600.0  # how long a host waits for a run by default
 SILENT_S = 3.0  # after which a host that sends a message each second is called silent
 
 
@@ -48,7 +49,6 @@ def host_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--within",
-        default="10m",
         metavar="TIME",
         help="how long to wait for the run (default: 10m)",
     )
@@ -80,12 +80,17 @@ def _host_settings(arguments: Namespace) -> HostSettings:
     from flowrl.cluster.host import HostSettings
     from flowrl.cluster.join_file import join_source
 
+    for option in ("within", "rejoin"):
+        if arguments.stay and getattr(arguments, option) is not None:
+            raise UsageError(
+                f"host: --stay waits for runs without a time limit, and --{option} sets one; leave out one of them"
+            )
     name = arguments.name if arguments.name is not None else socket.gethostname()
     return HostSettings(
         join_source(arguments.join, Path(arguments.key) if arguments.key is not None else None),
         HostOffer(name, tuple(arguments.labels)),
         arguments.address,
-        seconds_of("--within", arguments.within),
+        WITHIN_S if arguments.within is None else seconds_of("--within", arguments.within),
         arguments.stay,
         0.0 if arguments.rejoin is None else seconds_of("--rejoin", arguments.rejoin),
     )

@@ -267,13 +267,17 @@ def logs(arguments: Namespace) -> int:
     folder, entry = find_run_folder(arguments.run)
     readers = list(_log_readers(folder / "logs", arguments.node))
     width = max((len(log.node) for log in readers), default=0) if arguments.node is None else 0
+    has_lines = False
     try:
         while True:
             active = arguments.follow and entry is not None and is_active(entry)
             for log in readers:
                 for line in log.new_lines():
+                    has_lines = True
                     print(f"{log.node:<{width}} | {line}" if width else line, flush=True)
             if not active:
+                if not has_lines:
+                    print(f"{folder.name}: its nodes have logged nothing", file=sys.stderr)
                 return 0
             time.sleep(LOG_POLL_S)
     except KeyboardInterrupt:

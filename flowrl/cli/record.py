@@ -23,7 +23,6 @@ from flowrl.graph.model import Limits
 from flowrl.graph.tree import display_path
 from flowrl.runs.display import print_warnings
 from flowrl.runs.run import Run
-from flowrl.runs.run_names import existing_run_path
 
 
 def record_arguments(parser: ArgumentParser) -> None:
@@ -78,7 +77,7 @@ def record(arguments: Namespace) -> int:
                 "--set and --seed would make another run of it; `flowrl fork` makes one, and "
                 "`flowrl record RUN/graph.yaml` takes them, too"
             )
-        folder = existing_run_path(arguments.graph)
+        folder = shared.run_path_beside_graphs(arguments.graph)
         run = repeated_run(folder, arguments.at, limits_of(arguments, Limits()), **options)
     else:
         if arguments.at is not None:
@@ -92,7 +91,7 @@ def record(arguments: Namespace) -> int:
         run = Run(checked, seed=arguments.seed, limits=limits, **options)
     run.recording = recording = Recording(find_inputs(run.graph, arguments.edges), tape)
     status = execute(arguments, run)
-    if recording.path is not None and not (arguments.quiet or arguments.json):
+    if recording.path and recording.has_begun and not (arguments.quiet or arguments.json):
         size = f"{count_text(recording.count, 'token')}, {size_text(recording.nbytes)}"
         print(f"tape {display_path(recording.path)}: {size} of {', '.join(recording.inputs)}")
     return status

@@ -130,12 +130,15 @@ def _wait_for_join_file(
     settings: HostSettings, deadline: float | None, show: Callable[[str], None]
 ) -> JoinInfo:
     """Return where the run listens, as soon as its join file is there."""
-    info, has_shown = settings.run(), False
+    began, info, has_shown = time.monotonic(), settings.run(), False
     while info is None:
         if deadline is not None and time.monotonic() > deadline:
-            raise RunLost("the run's join file was not there in time")
+            waited_s = round(deadline - began, 1)
+            raise RunLost(
+                f"{settings.run.file}: no run has written this file within {waited_s:g} s"
+            )
         if not has_shown:
-            show(f"host '{settings.offer.name}': waiting for the run's join file")
+            show(f"host '{settings.offer.name}': waiting for the join file {settings.run.file}")
         has_shown = True
         time.sleep(POLL_S)
         info = settings.run()

@@ -103,8 +103,15 @@ def earlier_identity(path: Path) -> RunIdentity | None:
         return None
 
 
-JoinSource = Callable[[], JoinInfo | None]
-"""Finds a run again each time. It returns None while the join file is not there yet."""
+@dataclass(frozen=True, slots=True)
+class JoinSource:
+    """Finds a run again each time that it is called. It returns None while the join file is not there yet."""
+
+    find: Callable[[], JoinInfo | None]
+    file: Path | None = None
+
+    def __call__(self) -> JoinInfo | None:
+        return self.find()
 
 
 def join_source(given: str | None, key: Path | None) -> JoinSource:
@@ -124,12 +131,12 @@ def join_source(given: str | None, key: Path | None) -> JoinSource:
     if "://" in given or not is_path:  # a misspelt address is not waited for, as a file is
         return _constant(JoinInfo(given), key)
     read_join_file(path)  # a file that is no join file is reported at once
-    return lambda: _with_key(read_join_file(path), key)
+    return JoinSource(lambda: _with_key(read_join_file(path), key), path)
 
 
 def _constant(info: JoinInfo, key: Path | None) -> JoinSource:
     found = _with_key(info, key)
-    return lambda: found
+    return JoinSource(lambda: found)
 
 
 def _with_key(info: JoinInfo | None, key: Path | None) -> JoinInfo | None:

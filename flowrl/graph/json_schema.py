@@ -366,7 +366,10 @@ def _values(info: FieldInfo) -> Schema:
 
 
 def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """Replace references to definitions by what they define, because a parameter has no definitions of its own."""
+    """Replace references to definitions by what they define, because a parameter has no definitions of its own.
+
+    None of the keys of a value is required: the default, or a graph that is extended, may have the others.
+    """
     if isinstance(schema, list):
         return [_inlined(item, definitions) for item in schema]
     if not isinstance(schema, Mapping):
@@ -374,4 +377,8 @@ def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     if name in definitions:
         return _inlined(definitions[name], definitions)
-    return {key: _inlined(value, definitions) for key, value in schema.items()}
+    return {
+        key: _inlined(value, definitions)
+        for key, value in schema.items()
+        if not (key == "required" and isinstance(value, list))
+    }

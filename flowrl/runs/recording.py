@@ -39,6 +39,15 @@ class Recording:
         self._writer: TapeWriter | None = None
         if path is not None and path.exists():
             raise UsageError(f"{path}: it exists already; name another file with -o, or remove it")
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(
+                f"{path}: there is no folder {path.parent}; make it, or name another file with -o"
+            )
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the tape is there."""
+        return self._file is not None
 
     def begin(self, folder: Path, graph: Graph, snapshot: Snapshot | None) -> None:
         """Begin the tape of a run that begins with this snapshot, if with any."""

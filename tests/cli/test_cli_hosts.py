@@ -41,6 +41,14 @@ def test_a_new_key_is_made_once(flowrl: Flowrl, tmp_path: Path) -> None:
             "--within soon: expected a t",
         ),
         (
+            ["host", "--join", "tcp://127.0.0.1:5", "--stay", "--within", "5s"],
+            "--stay waits for runs without a time limit, and --within sets one",
+        ),
+        (
+            ["host", "--join", "tcp://127.0.0.1:5", "--stay", "--rejoin", "5s"],
+            "--stay waits for runs without a time limit, and --rejoin sets one",
+        ),
+        (
             ["host", "--join", "tcp://127.0.0.1:5", "--name", "main"],
             "'main' cannot be a host's name",
         ),

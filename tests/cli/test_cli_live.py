@@ -148,6 +148,13 @@ def test_logs_print_the_log_lines_of_nodes(flowrl: Flowrl, folder: Path) -> None
     assert (status, err) == (2, "flowrl: two: there is no such run here; runs: one\n")
 
 
+def test_logs_without_a_line_are_told(flowrl: Flowrl, folder: Path) -> None:
+    flowrl("run", "g.yaml", "--out", "r", "--train-iters", "1", "--quiet")
+    for log in (folder / "r" / "logs").iterdir():
+        log.write_text("")
+    assert flowrl("logs", "r") == (0, "", "r: its nodes have logged nothing\n")
+
+
 @pytest.mark.slow
 def test_logs_are_followed_until_the_run_has_ended(folder: Path) -> None:
     write(folder / "g.yaml", {"l": {"type": "Learner"}})

@@ -83,3 +83,30 @@ def test_what_is_no_tape_takes_no_node(flowrl: Flowrl, folder: Path) -> None:
         2,
         "flowrl: g.yaml: is no tape, so NODE has no meaning; leave it out\n",
     )
+
+
+def test_only_the_file_is_required_of_replay(flowrl: Flowrl) -> None:
+    status, _, err = flowrl("replay")
+    assert status == 2
+    assert err.endswith("the following arguments are required: FILE\n")
+
+
+def test_a_tape_in_no_folder_is_refused_before_the_run_begins(flowrl: Flowrl, folder: Path) -> None:
+    status, out, err = flowrl("record", "g.yaml", "l", "-o", "none/t.tape", "--out", "r")
+    message = (
+        "flowrl: none/t.tape: there is no folder none; make it, or name another file with -o\n"
+    )
+    assert (status, out, err) == (2, "", message)
+    assert not (folder / "r").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("record", "cartpole_dqm", "l"), ("diff", "g.yaml", "cartpole_dqm")]
+)
+def test_a_word_that_is_no_run_may_be_a_misspelt_graph(
+    words: tuple[str, ...], flowrl: Flowrl
+) -> None:
+    status, _, err = flowrl(*words)
+    assert status == 2
+    assert err.startswith("flowrl: cartpole_dqm: there is no such run here; ")
+    assert err.endswith("; or did you mean the graph 'cartpole_dqn'?\n")

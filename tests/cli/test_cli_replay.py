@@ -52,7 +52,10 @@ def test_a_file_that_is_no_crash_file_is_refused(
 ) -> None:
     (tmp_path / "other.json").write_text("{}")
     assert main(["replay", str(tmp_path / "other.json")]) == 2
-    assert "is not a crash file; a failed run writes crash-*.json" in capsys.readouterr().err
+    assert (
+        "is neither a tape nor a crash file; a failed run writes crash-*.json"
+        in capsys.readouterr().err
+    )
     assert main(["replay", str(tmp_path / "none.json")]) == 2
     assert "cannot be read" in capsys.readouterr().err
 

@@ -36,6 +36,14 @@ def test_waiting_for_a_run_ends_in_time() -> None:
         serve_runs(settings, lambda text: None)
 
 
+def test_a_join_file_that_is_not_written_in_time_is_named(tmp_path: Path) -> None:
+    path, shown = tmp_path / "join.json", list[str]()
+    settings = HostSettings(join_source(str(path), None), HostOffer("a"), within_s=0.3)
+    with pytest.raises(RunLost, match=r"join\.json: no run has written this file within 0\.3 s"):
+        serve_runs(settings, shown.append)
+    assert shown == [f"host 'a': waiting for the join file {path}"]
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
 def test_an_address_to_which_no_machine_can_connect_is_refused(address: str) -> None:
     settings = HostSettings(

@@ -21,6 +21,7 @@ from flowrl.graph.loading import load_data
 from flowrl.graph.model import EDGE_OPTIONS
 
 STARTER = Path(__file__).parents[2] / "flowrl" / "cli" / "starter" / "graph.yaml"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 Tree = dict[str, Any]
 
@@ -64,6 +65,11 @@ def test_the_schema_is_valid_json_schema() -> None:
 @pytest.mark.parametrize("name", bundled_graphs())
 def test_every_bundled_graph_is_valid(name: str) -> None:
     assert errors(read(find_bundled(name))) == []
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/*.yaml")), ids=lambda path: path.stem)
+def test_every_example_is_valid(path: Path) -> None:
+    assert errors(read(path)) == []
 
 
 def test_the_starting_project_is_valid() -> None:
@@ -137,6 +143,10 @@ RIGHT: dict[str, Callable[[Tree], Any]] = {
         }
     ),
     "limits": lambda t: t.update(limits={"steps": 5, "time": "10m"}),
+    "a part of a schedule": lambda t: t["policy"].update(epsilon={"env_steps": 5000}),
+    "a schedule by results": lambda t: t["policy"].update(
+        epsilon={"by": "return_mean", "points": [[0, 0.5], [200, 0.1]]}
+    ),
     "extending": lambda t: (t.clear(), t.update(extends="x", nodes={"a": {"size": 3}, "b": None})),
     "extending without nodes": lambda t: (t.clear(), t.update(extends="x", warmup=None)),
 }
@@ -150,6 +160,10 @@ def test_valid_graphs_are_accepted(name: str) -> None:
 WRONG: dict[str, tuple[Callable[[Tree], Any], str]] = {
     "a mistyped key": (lambda t: t.update(node={}), ""),
     "a mistyped parameter": (lambda t: t["nodes"]["buffer"].update(batchsize=3), "nodes.buffer"),
+    "a mistyped key of a schedule": (
+        lambda t: t["policy"].update(epsilon={"env_step": 5000}),
+        "policy.epsilon",
+    ),
     "out of range": (lambda t: t["nodes"]["buffer"].update(size=0), "nodes.buffer.size"),
     "text for a number": (lambda t: t["nodes"]["buffer"].update(size="9"), "nodes.buffer.size"),
     "a mistyped node type": (lambda t: t["nodes"].update(learner="lerner"), "nodes.learner"),

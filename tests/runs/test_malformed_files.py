@@ -173,7 +173,9 @@ def test_a_malformed_crash_file_is_refused(
 ) -> None:
     path = tmp_path / "crash.json"
     path.write_text(json.dumps({**CRASH, **change}))
-    with pytest.raises(UsageError, match=f"{path}: is not a crash file; .*{message}"):
+    with pytest.raises(
+        UsageError, match=f"{path}: is neither a tape nor a crash file; .*{message}"
+    ):
         CrashFile.read(path)
 
 
@@ -181,7 +183,7 @@ def test_a_malformed_crash_file_is_refused(
 def test_what_is_no_json_object_is_no_crash_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "crash.json"
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=f"{path}: is not a crash file; "):
+    with pytest.raises(UsageError, match=f"{path}: is neither a tape nor a crash file; "):
         CrashFile.read(path)
 
 
@@ -196,4 +198,4 @@ def test_a_changed_crash_file_is_read_or_refused(data: dict[str, Any]) -> None:
             CrashFile.read(path).action_array()
         except UsageError as error:
             refusal = str(error)
-    assert refusal.startswith(f"{path}: is not a crash file; " if refusal else "")
+    assert refusal.startswith(f"{path}: is neither a tape nor a crash file; " if refusal else "")
