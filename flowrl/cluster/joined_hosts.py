@@ -134,6 +134,7 @@ class JoinedHosts:
         self.own_key: Path | None = None  # the file of a key that was made for this run
         self._join_files: dict[Path, RunIdentity] = {}
         self._needed = rendezvous.hosts or 1
+        self._missing = ""  # which hosts `wait` waits for; empty while it does not
         self._have_been_enough = False  # once they were, a run that recovers can do with fewer
         self.launched: LaunchedHosts | None = None  # what starts hosts, if people do not
         self._refused = RefusalCounts()  # messages, by reason and host
@@ -158,7 +159,13 @@ class JoinedHosts:
         """What the run waits for, as a line for the user."""
         if self.launched is not None:
             return f"waiting for {count_text(self._needed, 'host')} to be launched"
-        return f"waiting for hosts: flowrl host --join {self.join_address}"
+        missing = f" ({self._missing})" if self._missing else ""
+        return f"waiting for hosts{missing}: flowrl host --join {self.join_address}"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the run waits for hosts."""
+        return bool(self._missing)
 
     @property
     def machine(self) -> str:
@@ -229,7 +236,15 @@ class JoinedHosts:
 
         `unmet_needs` says what nodes lack that are put on hosts of which these are all.
         """
-        wanted = list(places)
+        self._missing = "none has joined"
+        try:
+            return self._wait(list(places), unmet_needs)
+        finally:
+            self._missing = ""
+
+    def _wait(
+        self, wanted: list[str], unmet_needs: Callable[[Sequence[HostOffer]], str]
+    ) -> list[HostOffer]:
         deadline = time.monotonic() + self.rendezvous.within_s
         while True:
             self.pump(POLL_S)
@@ -242,6 +257,7 @@ class JoinedHosts:
                     raise HostError(f"host '{offer.name}' cannot take part: {why}")
             lacking = "" if open_places else unmet_needs(offers)
             is_placeable = not open_places and not lacking
+            self._missing = self._missing_hosts(open_places, lacking)
             if len(offers) >= self._needed and is_placeable:
                 self._have_been_enough = True
                 return offers
@@ -255,6 +271,11 @@ class JoinedHosts:
                 raise HostError(missing)
             if is_over:
                 raise HostError(self._missing_text(open_places, lacking))
+
+    def _missing_hosts(self, open_places: list[str], lacking: str) -> str:
+        if open_places:
+            return f"none has joined for {', '.join(map(repr, open_places))}"
+        return lacking or f"{len(self._present())} of {self._needed} have joined"
 
     def _missing_text(self, open_places: list[str], lacking: str) -> str:
         joined = ", ".join(offer.name for offer in self.offers()) or "none"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.checks.check import CheckedGraph, check_placed
-from flowrl.core.errors import RunError
+from flowrl.core.errors import RunError, UsageError
 from flowrl.graph.diff import NOTHING, compute_alike, diff_graphs
 from flowrl.graph.loading import load_graph, load_text
 from flowrl.graph.model import Graph, Limits
@@ -46,6 +46,10 @@ def read_continued_graph(
     path, name = folder / GRAPH_FILE, str(stored.facts["graph"])
     if "resolved" not in stored.facts:
         raise RunError(f"{folder}: its snapshot does not hold the graph; it is of an older version")
+    if not path.is_file():
+        raise UsageError(
+            f"{folder}: its {GRAPH_FILE} is missing, which a run continues with; put it back"
+        )
     resolved = str(stored.facts["resolved"])
     if settings:
         settings = _settings_of_nodes(load_graph(path).graph, settings)

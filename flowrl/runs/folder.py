@@ -169,14 +169,20 @@ class RunFolder:
             paths = {name: self.absolute_path / name for name in self._record_files()}
             return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
 
-    def continue_after(self, mark: Mapping[str, int]) -> None:
-        """Continue the files of records from a mark: what was written after it will be written again."""
+    def continue_after(self, mark: Mapping[str, int]) -> list[str]:
+        """Continue the files of records from a mark: what was written after it will be written again.
+
+        Return the files that lack something from before the mark, because somebody has removed or changed them.
+        """
         self._close_token_file()  # which may hold unwritten hashes
         with explain_disk_errors(self.path):
             for name in self._record_files():
                 path = self.absolute_path / name
                 if path.exists():
                     os.truncate(path, min(int(mark.get(name, 0)), path.stat().st_size))
+            paths = {name: self.absolute_path / name for name in mark}
+            sizes = {name: p.stat().st_size if p.exists() else 0 for name, p in paths.items()}
+        return [name for name, size in sizes.items() if size < int(mark[name])]
 
     def remove_end(self) -> None:
         """Remove what says how the run has ended, because it goes on."""

@@ -164,7 +164,11 @@ class Run:
     @property
     def counts(self) -> Count:
         """The env steps, episodes and train iterations so far, or at the cut."""
-        return self.executor.counts if self.executor else Count()
+        found = self.executor.counts if self.executor else Count()
+        if self.continued is None:
+            return found
+        begun = self.continued.snapshot.counts  # nodes whose state is not loaded yet count from 0
+        return Count(*map(max, found, begun))
 
     def node_stats(self) -> list[NodeStats]:
         """The firings of each instance, and where its time went."""
@@ -271,7 +275,11 @@ class Run:
 
     def rewind(self, folder: RunFolder, mark: Mapping[str, Any]) -> None:
         """Continue the run's files from a mark."""
-        folder.continue_after(mark["files"])
+        if damaged := folder.continue_after(mark["files"]):
+            names = ", ".join(damaged)
+            line = f"{names}: what the run had written there before its snapshot is missing"
+            self.hints += (line,)
+            self.show(f"warning: {line}")
         self._returns.last, self._returns.best = mark["returns"]
 
     # the parts of a run

@@ -69,6 +69,7 @@ def _hosts(run: Run) -> dict[str, Any]:
     return {
         "hosts": hosts.statuses(),
         "launchers": launched.statuses() if launched is not None else (),
+        "waits_for": hosts.waiting_text if hosts.is_waiting else "",
     }
 
 

@@ -88,6 +88,8 @@ def why_text(status: RunStatus) -> str:
 
 def verdict(status: RunStatus) -> str:
     """What holds the run up, in one sentence."""
+    if status.waits_for:
+        return status.waits_for
     waits = wait_graph(status)
     if waits.cycle:
         pairs = zip(waits.cycle, [*waits.cycle[1:], waits.cycle[0]], strict=True)

@@ -143,6 +143,7 @@ class RunStatus:
     edges: tuple[EdgeStats, ...]
     hosts: tuple[HostStatus, ...] = ()
     launchers: tuple[LauncherStatus, ...] = ()
+    waits_for: str = ""  # what a run without sites waits for, in words, such as hosts
 
     @property
     def nodes(self) -> list[NodeStats]:

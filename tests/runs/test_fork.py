@@ -174,3 +174,17 @@ def test_forks_of_a_bundled_graph_are_equal_in_every_placement(tmp_path: Path) -
     assert seeds[0] == seeds[1] != 0
     other = flowrl.fork(tmp_path / "parent", set=changes, out=tmp_path / "o", seed=1, **options)
     assert other.episodes != forks[0].episodes or other.digest != forks[0].digest
+
+
+def test_a_fork_that_fails_before_all_states_are_loaded_has_the_counts_of_its_snapshot(
+    tmp_path: Path,
+) -> None:
+    """Nodes are loaded in the order of the graph, and an env manager with other envs comes first."""
+    graph = flowrl.load("cartpole_dqn", {"snapshots.every_rounds": 100})
+    before = graph.run(train_iters=16, out=tmp_path / "parent", quiet=True)
+    with pytest.raises(NodeError, match="the state is that of 8 envs, and this manager has 4"):
+        flowrl.fork(tmp_path / "parent", set={"envs.count": 4}, train_iters=99, out=tmp_path / "f")
+    found = json.loads((tmp_path / "f" / "summary.json").read_text())
+    assert before.snapshot_rounds is not None
+    assert (found["env_steps"], found["train_iters"]) == (1024 + 256, 8)
+    assert found["env_steps_per_s"] == 0

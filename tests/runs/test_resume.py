@@ -86,6 +86,24 @@ def test_a_mapped_buffer_is_made_anew_from_the_snapshot(placement: str, tmp_path
     assert found.state_digest == whole.state_digest
 
 
+def test_files_that_were_removed_meanwhile_are_named(tmp_path: Path) -> None:
+    loaded = flowrl.load(graph())
+    loaded.run(train_iters=8, out=tmp_path / "run", quiet=True)
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    log = tmp_path / "run" / "logs" / "l.log"
+    log.write_bytes(log.read_bytes()[:3])
+    found = flowrl.resume(tmp_path / "run", train_iters=12, quiet=True)
+    what = "what the run had written there before its snapshot is missing"
+    assert found.warnings == (f"metrics.jsonl, logs/l.log: {what}",)
+    assert flowrl.resume(tmp_path / "run", train_iters=16, quiet=True).warnings == ()
+    assert (
+        flowrl.fork(tmp_path / "run", out=tmp_path / "f", train_iters=20, quiet=True).warnings == ()
+    )
+    (tmp_path / "run" / "graph.yaml").unlink()
+    with pytest.raises(UsageError, match=r"run: its graph\.yaml is missing"):
+        flowrl.resume(tmp_path / "run", train_iters=20, quiet=True)
+
+
 def test_a_run_that_reached_its_limit_continues_to_a_greater_one(tmp_path: Path) -> None:
     short = {"nodes": {**graph()["nodes"]}, **{k: v for k, v in graph().items() if k != "nodes"}}
     del short["nodes"]["d"]

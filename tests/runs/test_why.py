@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from flowrl.runs.why import verdict, wait_graph, why_text
@@ -41,6 +42,12 @@ def test_a_deadlock_names_its_cycle() -> None:
     assert verdict(found) == (
         "deadlock: a waits for b on b.x -> a.x, b waits for a on b.y -> a.y; none of them can continue"
     )
+
+
+def test_a_run_that_waits_for_hosts_says_for_which() -> None:
+    text = "waiting for hosts (none has joined for 'cpu-*'): flowrl host --join tcp://head:5555"
+    found = replace(status_of(site("a", "starting")), waits_for=text)
+    assert verdict(found) == text
 
 
 def test_a_short_cycle_is_no_deadlock() -> None:
