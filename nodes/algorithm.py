@@ -30,7 +30,7 @@ from pydantic import model_validator
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
-from flowrl.core.config import PartSpec, param, part, parts
+from flowrl.core.config import PartSpec, field_extras, param, part, parts
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes.acting import (
@@ -122,19 +122,34 @@ class Net:
         return head is not None and getattr(head, "each", None) is not None
 
 
-def check_separate_trunks(config: BaseConfig, nets: Mapping[str, Net], prefix: str = "") -> None:
-    """Refuse a model that gives each head a trunk of its own (`shared: false`) where no network has several heads.
+def check_models(config: BaseConfig, nets: Mapping[str, Net], prefix: str = "") -> None:
+    """Refuse settings of models that have no effect in any of their networks, unless they have their defaults.
 
-    `prefix` precedes the names of the parameters in errors.
+    `nets` have the models of `config`, before they are chosen for their inputs. `prefix` precedes the names of the
+    parameters in errors.
     """
-    for name in type(config).model_fields:
+    for name, field in type(config).model_fields.items():
         value = getattr(config, name)
-        settings = value.config if isinstance(value, PartSpec) else getattr(value, "config", None)
+        settings = value.config if isinstance(value, PartSpec | Model) else None
         using = {n: net for n, net in nets.items() if net.model.config is settings}
-        apart = [net for net in using.values() if not getattr(net.model, "shares_trunk", True)]
-        if apart and not any(_trunk_users(net) > 1 for net in using.values()):
-            what = f"`shared: false` has no effect: the network '{next(iter(using))}' has one head"
-            raise UnsoundError(what, "leave it out", f"{prefix}{name}.shared")
+        if settings is None or not using:
+            continue
+        written = field_extras(field).get("written")
+        defaults = written if isinstance(written, Mapping) else {}
+        for setting, why in _ignored_settings(using).items():
+            usual = type(settings).model_fields[setting].default
+            if getattr(settings, setting) not in (usual, defaults.get(setting, usual)):
+                what = f"`{setting}` of the {name} has no effect: {why}"
+                raise UnsoundError(what, "leave it out", f"{prefix}{name}.{setting}")
+
+
+def _ignored_settings(nets: Mapping[str, Net]) -> dict[str, str]:
+    """The settings of one model that have no effect in any of these networks, each with the reason in the first."""
+    found = [dict(net.model.ignored_settings(input_columns(net.inputs))) for net in nets.values()]
+    for (name, net), ignored in zip(nets.items(), found, strict=True):
+        if hasattr(net.model.config, "shared") and _trunk_users(net) <= 1:
+            ignored["shared"] = f"the network '{name}' has one head"
+    return {key: why for key, why in found[0].items() if all(key in ignored for ignored in found)}
 
 
 def _trunk_users(net: Net) -> int:
@@ -187,10 +202,11 @@ class Algorithm(Policy):
         self.explore = self._exploring_steps()
         self._scheduled = self._scheduled_settings()
         self.setup()
-        self.nets = {name: self._resolved(net) for name, net in self.networks().items()}
+        declared = self.networks()
+        self.nets = {name: self._resolved(net) for name, net in declared.items()}
         self._check_memory()
         self._check_exploring()
-        self._check_effects()
+        self._check_effects(declared)
         self.masks = mask_leaf(self.own_obs) is not None
 
     # What a subclass declares
@@ -462,13 +478,13 @@ class Algorithm(Policy):
             hint = "leave out `explore`; it explores by drawing its actions"
             raise UnsoundError(what, hint, "policy.explore")
 
-    def _check_effects(self) -> None:
+    def _check_effects(self, declared: Mapping[str, Net]) -> None:
         """Refuse settings without an effect, unless they have their defaults."""
         for name, why in self.ignored_settings().items():
             if getattr(self.config, name) != type(self.config).model_fields[name].default:
                 what = f"`{name}` has no effect: {why}"
                 raise UnsoundError(what, "leave it out", f"policy.{name}")
-        check_separate_trunks(self.config, self.nets, "policy.")
+        check_models(self.config, declared, "policy.")
 
     def _check_memory(self) -> None:
         steps, rule = self.learned_unroll_steps, self.unrolls

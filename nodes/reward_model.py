@@ -36,7 +36,7 @@ from flowrl.core.config import param, part
 from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
 from flowrl.core.ports import In, Out
 from flowrl.nodes.advantages import refuse_estimates
-from flowrl.nodes.algorithm import Net, check_separate_trunks
+from flowrl.nodes.algorithm import Net, check_models
 from flowrl.nodes.configured_parts import configured_part
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.input_columns import input_columns
@@ -263,7 +263,7 @@ class LearnedRewardModel(RewardModel):
         nets = cls.networks(config, steps)
         for name, net in nets.items():
             cls.resolved(name, net)
-        check_separate_trunks(config, nets)
+        check_models(config, nets)
 
     @classmethod
     def resolved(cls, name: str, net: Net) -> Net:

@@ -137,7 +137,7 @@ def _replay_tape(arguments: Namespace) -> int:
     """Describe a tape, or run a node against it. The status is 1 if it gave something else than what was recorded."""
     from flowrl.runs.tape_file import Tape
     from flowrl.runs.tape_replay import replay_part
-    from flowrl.runs.tape_text import tape_text, version_notes
+    from flowrl.runs.tape_text import replay_notes, tape_text
 
     tape = Tape(Path(arguments.file))
     if tape.facts.firing is not None:
@@ -149,7 +149,7 @@ def _replay_tape(arguments: Namespace) -> int:
     if not arguments.nodes:
         print(tape_text(tape))
         return 0
-    for note in version_notes(tape):
+    for note in replay_notes(tape):
         print(note, file=sys.stderr)
     with showing_failures(arguments.pdb):
         result = replay_part(tape, arguments.nodes)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +22,14 @@ from typing import Any
 import numpy as np
 
 from flowrl.checks.check import CheckedGraph, check_placed
-from flowrl.core.errors import GraphError, RunError, UsageError, spelling_hint
+from flowrl.core.errors import (
+    LOADING_STATE,
+    GraphError,
+    NodeError,
+    RunError,
+    UsageError,
+    spelling_hint,
+)
 from flowrl.core.json_text import parse_object
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_graph
@@ -245,7 +253,16 @@ class Population:
                 out=folder,
                 saves_at_end=True,
             )
-        result = run.run()
+        try:
+            result = run.run()
+        except NodeError as error:
+            if error.doing != LOADING_STATE or not plan.is_copy:
+                raise
+            changed = ", ".join(f"{key} {_value_text(v)}" for key, v in plan.settings.items())
+            raise RunError(
+                f"{folder}: it cannot begin as a copy of {plan.parent} with {changed}: {error}; perturb only settings "
+                "that leave the states of nodes as they are"
+            ) from error
         if result.status not in ENDED:
             raise KeyboardInterrupt(result.why)
         return result
@@ -280,9 +297,11 @@ class Population:
         path = self.out / MEMBERS_FILE
         with explain_disk_errors(self.out):
             earlier = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-            kept = [line for line in earlier if parse_object(line)["generation"] != generation]
+            kept = [line for line in earlier if _generation_of(line) not in (None, generation)]
             lines = [*kept, *(json.dumps(asdict(member)) for member in ended)]
-            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            new = path.with_name(f"{path.name}.{os.getpid()}.new")
+            new.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            os.replace(new, path)
 
     def _rng(self, purpose: str) -> np.random.Generator:
         return np.random.default_rng(self._seed_for(purpose))
@@ -352,6 +371,14 @@ def _first_values(graph: Graph, perturbations: Sequence[Perturbation]) -> dict[s
             )
         found[one.key] = value
     return found
+
+
+def _generation_of(line: str) -> Any:
+    """The generation of a line of `members.jsonl`; None if the line is damaged, as each is written again."""
+    try:
+        return parse_object(line).get("generation")
+    except ValueError:
+        return None
 
 
 def _read_summary(folder: Path) -> dict[str, Any] | None:

@@ -64,6 +64,16 @@ def version_notes(tape: Tape) -> list[str]:
     ]
 
 
+def replay_notes(tape: Tape) -> list[str]:
+    """Return what to know of a tape against which nodes are replayed."""
+    notes = version_notes(tape)
+    if tape.train_iters is None:
+        notes.append(
+            "note: the tape has no end: its run was killed, has failed or is active, or the file was cut"
+        )
+    return notes
+
+
 def _pair_row(name: str, recorded: PairTokens, kind: str) -> list[str]:
     assert recorded.first is not None
     first = recorded.first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowrl.core.config import param, parts
@@ -21,14 +21,23 @@ from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.models.model import LayeredModel, Model
 from flowrl.nodes.observations import ObsColumns
 
+OF_CNN = ("normalise_obs", "noisy")  # the settings of `auto` that its cnn has, too
+
 
 class Auto(Mlp):
     """An mlp with these settings; where an observation is an image, a cnn with the cnn's own defaults."""
 
     def for_obs(self, obs: ObsColumns) -> Model:
         if self.config.scale_bytes and any(map(looks_like_image, feature_leaves(obs).values())):
-            return Cnn(normalise_obs=self.config.normalise_obs, noisy=self.config.noisy)
+            return Cnn(**{name: getattr(self.config, name) for name in OF_CNN})
         return Mlp(**self.config.model_dump())
+
+    def ignored_settings(self, obs: ObsColumns) -> Mapping[str, str]:
+        """Those of an mlp where an observation is an image."""
+        if not isinstance(self.for_obs(obs), Cnn):
+            return super().ignored_settings(obs)
+        why = "observations are images, for which `auto` is a cnn with its own settings; take `type: cnn`"
+        return {name: why for name in type(self.config).model_fields if name not in OF_CNN}
 
 
 class Layers(LayeredModel):

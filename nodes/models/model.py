@@ -74,6 +74,10 @@ class Model(Part):
     def check_obs(self, obs: ObsColumns) -> None:
         """Raise `UnsoundError` unless the model can take these observations."""
 
+    def ignored_settings(self, obs: ObsColumns) -> Mapping[str, str]:
+        """The settings that have no effect for these observations, each with the reason."""
+        return {}
+
     def network(self, obs: ObsColumns, heads: Heads) -> Module:
         """Make a module from observations (B, …) to a dict of heads (B, …)."""
         raise NotImplementedError(f"{type(self).__name__} does not define network")
@@ -193,6 +197,12 @@ class LayeredModel(Model):
     def image_layers(self, obs: ObsColumns) -> Sequence[Layer]:
         """The layers that each image goes through; empty: images are flattened like other observations."""
         return ()
+
+    def ignored_settings(self, obs: ObsColumns) -> Mapping[str, str]:
+        """The treatment of bytes where there are none."""
+        if any(column.dtype == "uint8" for column in feature_leaves(obs).values()):
+            return {}
+        return {"scale_bytes": "no observation is made of bytes (uint8)"}
 
     @property
     def shares_trunk(self) -> bool:

@@ -539,9 +539,30 @@ def test_a_resolved_policy_of_which_only_nstep_is_read_is_sound():
 
 def test_separate_trunks_of_a_policy_whose_networks_have_one_head_are_reported(problems):
     text = "extends: cartpole_dqn\npolicy: {model: {shared: false}}"
-    what = "`shared: false` has no effect: the network 'q' has one head; leave it out"
+    what = "`shared` of the model has no effect: the network 'q' has one head; leave it out"
     assert problems(text) == [f"g.yaml:2:18: policy: {what}"]
     assert problems(text.replace("_dqn", "_ppo")) == []
+
+
+@pytest.mark.parametrize(
+    ("graph", "problem"),
+    [
+        (
+            "extends: cartpole_dqn\npolicy: {model: {scale_bytes: false}}",
+            "`scale_bytes` of the model has no effect: no observation is made of bytes (uint8)",
+        ),
+        (
+            "extends: cartpole_dqn_rnd\nnodes: {rnd: {model: {scale_bytes: false}}}",
+            "`scale_bytes` of the model has no effect: no observation is made of bytes (uint8)",
+        ),
+    ],
+)
+def test_a_setting_of_a_model_that_its_observations_make_useless_is_reported(
+    problems, graph, problem
+):
+    assert [found.partition(": ")[2].partition(": ")[2] for found in problems(graph)] == [
+        f"{problem}; leave it out"
+    ]
 
 
 LINKED = """

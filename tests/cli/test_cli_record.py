@@ -91,6 +91,16 @@ def test_only_the_file_is_required_of_replay(flowrl: Flowrl) -> None:
     assert err.endswith("the following arguments are required: FILE\n")
 
 
+def test_a_tape_that_was_cut_is_replayed_with_a_note(flowrl: Flowrl, folder: Path) -> None:
+    flowrl("record", "g.yaml", "l", "--train-iters", "5", "-o", "t", "--quiet")
+    assert flowrl("replay", "t", "l")[2] == ""
+    (folder / "cut").write_bytes((folder / "t").read_bytes()[:-8])
+    status, out, err = flowrl("replay", "cut", "l")
+    assert status == 0
+    assert "l: 5 firings" in out
+    assert err.startswith("note: the tape has no end: its run was killed, has failed or is active")
+
+
 def test_a_tape_in_no_folder_is_refused_before_the_run_begins(flowrl: Flowrl, folder: Path) -> None:
     status, out, err = flowrl("record", "g.yaml", "l", "-o", "none/t.tape", "--out", "r")
     message = (

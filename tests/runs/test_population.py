@@ -20,6 +20,7 @@ from flowrl.core.ports import In, StateIn, StateOut
 from flowrl.core.state import State
 from flowrl.runs.population import (
     MEMBERS_FILE,
+    POPULATION_FILE,
     Member,
     Perturbation,
     Population,
@@ -47,12 +48,18 @@ class Climber(Node):
     def setup(self) -> None:
         self.height = np.zeros(1)
         self.rng = self.ctx.rng("climb")
+        self.numbers = [0] * self.config.size
 
     def fire(self, data: Batch) -> None:
         self.height = self.height + self.config.rate * self.rng.random(1)
 
     def state(self, port: str) -> State:
         return State({"height": self.height})
+
+    def load_state_dict(self, state: Any) -> None:
+        if len(state["numbers"]) != self.config.size:
+            raise ValueError(f"the state has {len(state['numbers'])} numbers")
+        super().load_state_dict(state)
 
 
 class Judge(Node):
@@ -140,6 +147,28 @@ def test_a_population_that_was_killed_goes_on_with_the_same_members(
     population(graph, out, on_member=computed.append).train()
     assert len(computed) == 9
     assert (out / MEMBERS_FILE).read_bytes() == (tmp_path / "whole" / MEMBERS_FILE).read_bytes()
+
+
+def test_a_damaged_list_of_members_is_written_again(graph: str, tmp_path: Path) -> None:
+    out = tmp_path / "p"
+    population(graph, out, generations=2).train()
+    whole = (out / MEMBERS_FILE).read_bytes()
+    (out / MEMBERS_FILE).write_bytes(whole[:-20])
+    population(graph, out, generations=2).train()
+    assert (out / MEMBERS_FILE).read_bytes() == whole
+    assert sorted(path.name for path in out.iterdir() if path.is_file()) == [
+        MEMBERS_FILE,
+        POPULATION_FILE,
+    ]
+
+
+def test_a_copy_that_cannot_take_the_state_of_its_parent_is_named(
+    graph: str, tmp_path: Path
+) -> None:
+    sizes = [Perturbation("l.size", choices=("3", "4", "5"))]
+    what = r"p/g1-m\d: it cannot begin as a copy of g0-m\d with l\.size [345]: node 'l', loading"
+    with pytest.raises(RunError, match=what):
+        population(graph, tmp_path / "p", perturbations=sizes).train()
 
 
 @pytest.mark.slow

@@ -113,4 +113,4 @@ def test_an_error_in_the_policy_of_an_opponent_is_located_at_that_policy(tmp_pat
     where = found("random", "random", "{type: dqn}")
     assert where.startswith(":8:9: nodes.collector: the opponent dqn needs weights")
     where = found("{type: bc, model: {type: mlp, shared: false}}")
-    assert where.startswith(":6:39: nodes.collector: `shared: false` has no effect")
+    assert where.startswith(":6:39: nodes.collector: `shared` of the model has no effect")

@@ -42,6 +42,18 @@ def test_auto_is_a_cnn_for_images(obs: Any) -> None:
     assert type(policy.nets["q"].model) is Cnn
 
 
+@pytest.mark.parametrize("obs", [IMAGE, NESTED], ids=["plain", "nested"])
+def test_settings_of_auto_that_its_cnn_does_not_have_are_refused(obs: Any) -> None:
+    for given in ({"hidden": [7]}, {"activation": "tanh"}):
+        what = (
+            f"`{next(iter(given))}` of the model has no effect: observations are images, for which"
+        )
+        with pytest.raises(UnsoundError, match=what):
+            Dqn(obs=obs, action=THREE, model=Auto(**given))
+    Dqn(obs=obs, action=THREE, model=Auto(noisy=True, normalise_obs=True))
+    Dqn(obs=VECTOR, action=THREE, model=Auto(hidden=[7], activation="tanh"))
+
+
 def test_auto_flattens_bytes_that_are_no_brightness() -> None:
     assert type(Auto(scale_bytes=False).for_obs(Column("uint8", (3, 3)))) is Mlp
 

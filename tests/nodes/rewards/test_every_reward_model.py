@@ -195,7 +195,7 @@ def test_a_noisy_model_is_refused(name: str) -> None:
 @each_learned
 def test_trunks_of_their_own_for_single_heads_are_refused(name: str) -> None:
     """Each network of every reward model has one head, except where actions of several numbers have several."""
-    what = r"`shared: false` has no effect: the network '\w+' has one head; leave it out"
+    what = r"`shared` of the model has no effect: the network '\w+' has one head; leave it out"
     with pytest.raises(UnsoundError, match=what):
         facts(name, schema_of(), model=Mlp(hidden=[8], shared=False))
 
