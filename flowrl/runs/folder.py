@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
@@ -54,6 +55,8 @@ METRICS_FILE = "metrics.jsonl"
 SPEEDS = ("env_steps", "train_iters")  # counts whose speed TensorBoard shows
 TIMINGS_EVERY_S = 1.0
 TOKEN_BUFFER_BYTES = 1 << 16
+LOCKED_WITHIN_S = 2.0  # a process that was killed may keep its files for a moment
+LOCK_POLL_S = 0.05
 
 
 def create_run_folder(graph: str, seed: int, out: str | Path | None) -> Path:
@@ -120,8 +123,28 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
+def _lock_folder(path: Path) -> int | None:
+    """Lock a run's folder for this process, as long as the descriptor is open; None where folders cannot be locked."""
+    folder = os.open(path, os.O_RDONLY)
+    deadline = time.monotonic() + LOCKED_WITHIN_S
+    while True:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return folder
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(folder)
+                raise UsageError(
+                    f"{path}: another process runs it, or has just begun to; `flowrl ps` lists the active runs"
+                ) from None
+            time.sleep(LOCK_POLL_S)
+        except OSError:  # such as on some network file systems
+            os.close(folder)
+            return None
+
+
 class RunFolder:
-    """Writes the files of one run."""
+    """Writes the files of one run. It is locked meanwhile, as two processes would write over each other's files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -132,8 +155,10 @@ class RunFolder:
         self._token_file: BinaryIO | None = None
         self._last_timings: Mapping[str, Any] = {"wall_s": 0.0, **dict.fromkeys(SPEEDS, 0)}
         with explain_disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock_folder(path)
             for name in ("checkpoints", "logs", "tb"):
-                (path / name).mkdir(parents=True, exist_ok=True)
+                (path / name).mkdir(exist_ok=True)
 
     def open_tensorboard(
         self, settings: Mapping[str, Setting], continue_after: int | None = None
@@ -341,6 +366,9 @@ class RunFolder:
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()
+        if self._lock is not None:
+            os.close(self._lock)  # which gives the folder free
+            self._lock = None
 
     def _close_token_file(self) -> None:
         file, self._token_file = self._token_file, None

@@ -14,6 +14,7 @@ from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.node import Node
 from flowrl.core.ports import In
 from flowrl.runs.display import Watcher
+from flowrl.runs.folder import RunFolder
 from flowrl.runs.snapshot_files import snapshot_folders
 from tests.sites.run_comparison import read_results
 from tests.toys.toy_runs import toy_graph
@@ -171,6 +172,21 @@ def test_a_run_is_not_continued_while_it_runs(tmp_path: Path) -> None:
 
     flowrl.load(graph()).run(train_iters=4, out=tmp_path / "run", quiet=True, watcher=Resumes())
     assert found
+
+
+def test_two_processes_do_not_run_in_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both may have looked before either was listed among the active runs."""
+    monkeypatch.setattr("flowrl.runs.folder.LOCKED_WITHIN_S", 0.0)
+    flowrl.load(graph()).run(train_iters=8, out=tmp_path / "run", quiet=True)
+    before = (tmp_path / "run" / "summary.json").read_bytes()
+    other = RunFolder(tmp_path / "run")
+    with pytest.raises(UsageError, match="run: another process runs it, or has just begun to"):
+        flowrl.resume(tmp_path / "run", train_iters=12, quiet=True)
+    assert (tmp_path / "run" / "summary.json").read_bytes() == before
+    other.close()
+    assert flowrl.resume(tmp_path / "run", train_iters=12, quiet=True).train_iters == 12
 
 
 def test_a_graph_that_reads_the_latest_version_goes_on_and_the_summary_says_so(
