@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.zoo import goal_of, graph_hash, runnable_graphs
+from bench.zoo import goal_and_metric, graph_hash, runnable_graphs
 from flowrl.api import load
 from flowrl.core.checkpoint import checkpoint_bytes, read_acting
 from flowrl.core.state import Clock, Count, State
@@ -63,8 +63,9 @@ def make_checkpoint(graph: str) -> str:
             run = Path(folder) / "run"
             if load(graph).run(seed=seed, out=run, quiet=True).status != "solved":
                 continue
-            mean = evaluate_checkpoint(run, UNSEEN_EPISODES, seed=1).metrics["return_mean"]
-            if mean < (goal_of(graph) or mean):
+            goal, metric = goal_and_metric(graph)
+            reached = evaluate_checkpoint(run, UNSEEN_EPISODES, seed=1).metrics[metric]
+            if reached < (reached if goal is None else goal):
                 continue
             content = acting_part(run / "checkpoints" / "best.safetensors", graph)
         if len(content) > MAX_BYTES:
@@ -72,7 +73,7 @@ def make_checkpoint(graph: str) -> str:
         path = graphs_folder() / "checkpoints" / f"{graph}.safetensors"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-        return f"seed {seed}, a mean return of {mean:.1f}, {len(content):,} bytes"
+        return f"seed {seed}, {metric} {reached:.2f}, {len(content):,} bytes"
     return f"none of {SEEDS} seeds reaches the goal in {UNSEEN_EPISODES} unseen episodes"
 
 

@@ -2,6 +2,7 @@
 
     python -m bench zoo                                    all graphs that can run here, five seeds each (hours)
     python -m bench zoo [GRAPH…] [--seeds 5] [--side N]    some graphs, N runs side by side
+    python -m bench zoo GRAPH… --seeds 5..9                other seeds, with which no setting was chosen
 
 Each run is stored in `bench/results/zoo/GRAPH.json` as soon as it ends, and is not repeated, so the command can be
 stopped and started again. Stored runs are dropped when a graph's file has changed; after a change of an algorithm,
@@ -19,8 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,28 +37,68 @@ RESULTS = ROOT / "bench" / "results" / "zoo"
 PAGE = ROOT / "docs" / "zoo.md"
 SEEDS = 5
 NO_TASK = ("cartpole_dqn_record",)  # graphs that do not add an algorithm
-# Graphs with other settings, which show what a graph's own settings are for: here, that its task needs a memory.
 PLAIN_MODEL = {"type": "mlp", "hidden": [64, 64], "activation": "tanh"}
-VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "hiddencartpole_ppo-plain": (
-        "hiddencartpole_ppo",
-        {"policy.model": PLAIN_MODEL, "policy.unroll_steps": None},
-    ),
-    "hiddencartpole_impala-plain": (
-        "hiddencartpole_impala",
-        {"policy.model": PLAIN_MODEL, "policy.unroll_steps": None},
-    ),
-    "hiddencartpole_dqn-plain": (
-        "cartpole_dqn",
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a graph's own settings are for: variants of graphs without them, as a part of the page."""
+
+    title: str
+    text: tuple[str, ...]
+    variants: Mapping[str, tuple[str, Mapping[str, Any]]]  # a graph, and the settings that differ
+
+
+COMPARISONS = (
+    Comparison(
+        "Without a memory",
+        (
+            "CartPole without velocities needs a memory: the same algorithms with a model that has none do not",
+            "solve it. The settings of these runs are in `COMPARISONS` of `bench/zoo.py`;",
+            "`hiddencartpole_dqn-plain` is `cartpole_dqn` in that env, as R2D2 without a memory is DQN.",
+        ),
         {
-            "env": {"id": "CartPole-v1", "wrappers": [{"type": "select", "keep": [0, 2]}]},
-            "limits.steps": 200_000,
+            "hiddencartpole_ppo-plain": (
+                "hiddencartpole_ppo",
+                {"policy.model": PLAIN_MODEL, "policy.unroll_steps": None},
+            ),
+            "hiddencartpole_impala-plain": (
+                "hiddencartpole_impala",
+                {"policy.model": PLAIN_MODEL, "policy.unroll_steps": None},
+            ),
+            "hiddencartpole_dqn-plain": (
+                "cartpole_dqn",
+                {
+                    "env": {"id": "CartPole-v1", "wrappers": [{"type": "select", "keep": [0, 2]}]},
+                    "limits.steps": 200_000,
+                },
+            ),
         },
     ),
-}
+    Comparison(
+        "Without hindsight, and by imitation alone",
+        (
+            "`bitflip_dqn-plain` is `bitflip_dqn_her` without its transform, for 100,000 env steps.",
+            "`pendulum_bc-mixed` imitates the steps of a learning SAC, from which `pendulum_td3bc`,",
+            "`pendulum_iql`, `pendulum_awac` and `pendulum_cql` learn.",
+        ),
+        {
+            "bitflip_dqn-plain": (
+                "bitflip_dqn_her",
+                {"buffer.transforms": [], "limits.steps": 100_000},
+            ),
+            "pendulum_bc-mixed": (
+                "pendulum_td3bc",
+                {"policy": {"type": "bc", "model": {"type": "mlp", "hidden": [128, 128]}}},
+            ),
+        },
+    ),
+)
+VARIANTS = {name: found for one in COMPARISONS for name, found in one.variants.items()}
 LEVELS = " ▁▂▃▄▅▆▇█"
 CURVE_POINTS = 24
 
+METRICS = {"mean": "return_mean", "win_rate": "win_rate", "per_step": "return_per_step"}
 KEPT = ("status", "env_steps", "train_iters", "eval_return", "best_return")  # of what a run prints
 
 Run = dict[str, Any]
@@ -67,7 +109,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser("python -m bench zoo", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("graphs", nargs="*", choices=[*bundled_graphs(), *VARIANTS, []])
-    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--seeds", type=seeds_of, default=range(SEEDS), help="5, or 5..9")
     parser.add_argument("--side", type=int, default=1, help="runs side by side")
     options = parser.parse_args(arguments)
     missing = list(missing_runs(options.graphs or runnable_graphs(), options.seeds))
@@ -77,6 +119,12 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
     results = stored_results()
     PAGE.write_text(page(results), encoding="utf-8")
     return {graph: summary(record) for graph, record in results.items()}
+
+
+def seeds_of(text: str) -> range:
+    """The seeds that the command line names: `5` are the first five, and `5..9` those from 5 to 9."""
+    first, dots, last = text.rpartition("..")
+    return range(int(first), int(last) + 1) if dots else range(int(last))
 
 
 def runnable_graphs() -> list[str]:
@@ -102,10 +150,10 @@ def graph_hash(graph: str) -> str:
     return found if extended is None else f"{graph_hash(extended[1])}+{found}"
 
 
-def missing_runs(graphs: Sequence[str], seeds: int) -> Iterator[tuple[str, str, int]]:
+def missing_runs(graphs: Sequence[str], seeds: Iterable[int]) -> Iterator[tuple[str, str, int]]:
     """The graphs, their identities and seeds that have no stored run."""
     stored = stored_results()
-    for seed in range(seeds):
+    for seed in seeds:
         for graph in graphs:
             identity = graph_hash(graph)
             record = stored.get(graph, {})
@@ -133,20 +181,23 @@ def do_run(graph: str, identity: str, seed: int) -> str:
             raise RuntimeError(f"{graph}, seed {seed}: exit status {process.returncode}")
         found = json.loads(answer.read_text().strip().splitlines()[-1])
         curve = evaluations(out / "metrics.jsonl")
+        won = evaluations(out / "metrics.jsonl", "win_rate")
     run = {key: found[key] for key in KEPT}
+    if won:
+        run["best_win_rate"] = max(share for _, share in won)
     run["cpu_s"] = round(usage.ru_utime + usage.ru_stime, 1)
     store(graph, identity, seed, {**run, "curve": curve})
     return f"{graph:24} seed {seed}  {run['status']:9} {run['env_steps']:>8} steps  {run['cpu_s']:6.1f} s"
 
 
-def evaluations(metrics: Path) -> list[tuple[int, float]]:
-    """The env steps and mean returns of the evaluations of a run."""
+def evaluations(metrics: Path, name: str = "return_mean") -> list[tuple[int, float]]:
+    """The env steps and mean returns of the evaluations of a run, or another of their metrics."""
     found = []
     for line in metrics.read_text().splitlines() if metrics.exists() else ():
         record = json.loads(line)
-        if "return_mean" in record and record.get("node") == "evaluator":
+        if name in record and record.get("node") == "evaluator":
             progress = record["env_steps"] or record["train_iters"]
-            found.append((int(progress), round(float(record["return_mean"]), 2)))
+            found.append((int(progress), round(float(record[name]), 2)))
     return found
 
 
@@ -171,9 +222,16 @@ def store(graph: str, identity: str, seed: int, run: Run) -> None:
 
 
 def goal_of(graph: str) -> float | None:
+    return goal_and_metric(graph)[0]
+
+
+def goal_and_metric(graph: str) -> tuple[float | None, str]:
+    """The goal of a graph, if it has one, and the metric of its evaluations that the goal is about."""
     nodes = load(*settings_of(graph)).check().graph.nodes
-    goals = [spec.config.stop_value for spec in nodes.values() if spec.cls.role == "evaluator"]
-    return goals[0] if goals else None
+    for spec in nodes.values():
+        if spec.cls.role == "evaluator":
+            return spec.config.stop_value, METRICS[spec.config.average]
+    return None, METRICS["mean"]
 
 
 def stored_results() -> dict[str, Any]:
@@ -183,6 +241,7 @@ def stored_results() -> dict[str, Any]:
 def summary(record: Mapping[str, Any]) -> dict[str, Any]:
     """Numbers over the seeds of a graph; a run that did not reach its goal counts with the steps it took."""
     runs = list(record["runs"].values())
+    won = [run["best_win_rate"] for run in runs if "best_win_rate" in run]
     steps = [run["env_steps"] or run["train_iters"] for run in runs]
     return {
         "goal": record["goal"],
@@ -192,6 +251,7 @@ def summary(record: Mapping[str, Any]) -> dict[str, Any]:
         "steps_range": [min(steps), max(steps)],
         "steps_interval": list(bootstrap_interval(steps)),
         "best_median": round(statistics.median(run["best_return"] for run in runs), 1),
+        "best_win_rates": [min(won), max(won)] if won else None,
         "cpu_s_median": round(statistics.median(run["cpu_s"] for run in runs), 1),
     }
 
@@ -215,20 +275,16 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         "A run is solved when an evaluation reaches the goal and as many unseen episodes confirm it. *Env steps*:",
         "the median over the seeds, with its 95 % bootstrap interval; a run that did not reach its goal counts with",
-        "all its steps, and one without envs with its train iterations. *Best return*: of an evaluation, the median.",
+        "all its steps, and one without envs with its train iterations. *Best return*: of an evaluation, the median;",
+        "where the goal is a share of won episodes, also the best share of the worst and of the best seed.",
         "*Curve*: the mean return of the evaluations, as the median of the seeds, from the lowest to the highest. A",
         "row with fewer than five seeds, or a graph without a row, awaits its runs.",
         "",
         *table({graph: record for graph, record in results.items() if graph not in VARIANTS}),
-        "",
-        "## Without a memory",
-        "",
-        "CartPole without velocities needs a memory: the same algorithms with a model that has none do not solve it.",
-        "The settings of these runs are in `VARIANTS` of `bench/zoo.py`; `hiddencartpole_dqn-plain` is `cartpole_dqn`",
-        "in that env, as R2D2 without a memory is DQN.",
-        "",
-        *table({graph: record for graph, record in results.items() if graph in VARIANTS}),
     ]
+    for comparison in COMPARISONS:
+        rows = {graph: results[graph] for graph in comparison.variants if graph in results}
+        lines += ["", f"## {comparison.title}", "", *comparison.text, "", *table(rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -244,8 +300,12 @@ def table(results: Mapping[str, Any]) -> list[str]:
         steps = f"{s['steps_median']:,.0f} [{low:,.0f}, {high:,.0f}]"
         curve = sparkline(record["runs"].values())
         goal = "" if s["goal"] is None else f"{s['goal']:g}"
+        best = f"{s['best_median']:g}"
+        if s["best_win_rates"] is not None:
+            least, most = s["best_win_rates"]
+            goal, best = f"{goal} won", f"{best}, {least:g}–{most:g} won"
         lines.append(
-            f"| `{graph}` | {goal} | {s['solved']}/{s['seeds']} | {steps} | {s['best_median']:g} "
+            f"| `{graph}` | {goal} | {s['solved']}/{s['seeds']} | {steps} | {best} "
             f"| {s['cpu_s_median']:.0f} | {curve} |"
         )
     return lines
