@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # for type checkers and editors; at run time the catalogue sa
     from flowrl.nodes.envs.wrappers.leaves import ActionMask as ActionMask
     from flowrl.nodes.envs.wrappers.leaves import Previous as Previous
     from flowrl.nodes.envs.wrappers.rewards import RewardClip as RewardClip
+    from flowrl.nodes.envs.wrappers.rewards import RewardGoal as RewardGoal
     from flowrl.nodes.envs.wrappers.rewards import RewardNormalise as RewardNormalise
     from flowrl.nodes.envs.wrappers.select import Select as Select
     from flowrl.nodes.envs.wrappers.wrapper import ImportedWrapper as ImportedWrapper

@@ -68,6 +68,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "gray": "flowrl.nodes.envs.wrappers.images:Gray",
         "resize": "flowrl.nodes.envs.wrappers.images:Resize",
         "reward_clip": "flowrl.nodes.envs.wrappers.rewards:RewardClip",
+        "reward_goal": "flowrl.nodes.envs.wrappers.rewards:RewardGoal",
         "reward_normalise": "flowrl.nodes.envs.wrappers.rewards:RewardNormalise",
         "select": "flowrl.nodes.envs.wrappers.select:Select",
         "sticky_actions": "flowrl.nodes.envs.wrappers.actions:StickyActions",

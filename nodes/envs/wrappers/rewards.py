@@ -45,6 +45,32 @@ class RewardClipEnv(EnvWrapper):
         return obs, float(clipped), *rest
 
 
+class RewardGoal(Wrapper):
+    """Replaces rewards by one for reaching the goal of the env, which is where its episodes terminate.
+
+    A cost of each step makes values of new observations seem high at first, and so lets agents explore.
+    Without it they have to find the goal by other means.
+    """
+
+    class Config(Wrapper.Config):
+        reached: float = param(1.0, "the reward of the step that terminates the episode")
+        otherwise: float = param(0.0, "the reward of all other steps")
+
+    def wrap(self, env: Any) -> Any:
+        return RewardGoalEnv(env, self.config)
+
+
+class RewardGoalEnv(EnvWrapper):
+    def __init__(self, env: Any, config: RewardGoal.Config) -> None:
+        super().__init__(env)
+        self._config = config
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, *rest = self.env.step(action)
+        reward = self._config.reached if terminated else self._config.otherwise
+        return obs, reward, terminated, *rest
+
+
 class RewardNormalise(Wrapper):
     """Divides rewards by the standard deviation of the discounted return so far, in this env.
 

@@ -30,6 +30,7 @@ PARAMS: dict[str, dict[str, Any]] = {  # of each wrapper, for the game
     "gray": {},
     "resize": {"height": 5, "width": 7},
     "reward_clip": {},
+    "reward_goal": {},
     "reward_normalise": {},
     "sticky_actions": {"probability": 0.5},
     "action_repeat": {"n": 2, "brightest": True},
@@ -232,6 +233,30 @@ def test_rewards_are_clipped_or_replaced_by_their_sign(
     env.reset(seed=0)
     assert [env.step(0)[1] for _ in range(3)] == expected
     assert env.unwrapped_return == 1.5
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [({}, [0, 0, 1]), ({"reached": 5, "otherwise": -0.25}, [-0.25, -0.25, 5])],
+)
+def test_a_reward_for_the_goal_replaces_those_of_the_env(
+    params: dict[str, Any], expected: list[float]
+) -> None:
+    env = make_game(make_wrapper("reward_goal", **params), rewards=[-1.0], length=3)
+    env.reset(seed=0)
+    steps = [env.step(0) for _ in range(3)]
+    assert [step[1] for step in steps] == expected
+    assert [step[2] for step in steps] == [False, False, True]
+    assert env.unwrapped_return == -3
+
+
+def test_an_episode_that_is_cut_off_has_not_reached_its_goal() -> None:
+    cut, goal = make_wrapper("time_limit", steps=2), make_wrapper("reward_goal")
+    env = make_game(cut, goal, length=9)
+    env.reset(seed=0)
+    steps = [env.step(0) for _ in range(2)]
+    assert [step[1] for step in steps] == [0, 0]
+    assert steps[-1][3]
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_return_so_far() -> None:
