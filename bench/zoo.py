@@ -309,7 +309,8 @@ def table(results: Mapping[str, Any]) -> list[str]:
         best = f"{s['best_median']:g}"
         if s["best_win_rates"] is not None:
             least, most = s["best_win_rates"]
-            goal, best = f"{goal} won", f"{best}, {least:g}–{most:g} won"
+            shares = f"{least:g}" if least == most else f"{least:g}–{most:g}"
+            goal, best = f"{goal} won", f"{best}, {shares} won"
         lines.append(
             f"| `{graph}` | {goal} | {s['solved']}/{s['seeds']} | {steps} | {best} "
             f"| {s['cpu_s_median']:.0f} | {curve} |"
