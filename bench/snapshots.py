@@ -6,8 +6,9 @@
 
 A row has obs, action, reward, next_obs, done: 692 bytes. Each contender saves the full buffer, and again after 6 % new
 rows, which is a minute at 1,000 rows a second. All times end when the bytes are on the disk. `stall` is how long the
-program that saves waits; flowrl copies what is new, and writes it in another thread. `share` is the time of a later
-save, with the work of that thread, as a share of a minute. `load` fills a new buffer; `bare read` reads the same files.
+program that saves waits at a time; flowrl copies what is new in pieces, and writes it in another thread. `share` is the
+time of a later save, with the work of that thread, as a share of a minute. `load` fills a new buffer; `bare read` reads
+the same files.
 """
 
 from __future__ import annotations
@@ -54,15 +55,17 @@ def main(arguments: list[str]) -> dict[str, Row]:
 def table(results: Mapping[str, Row]) -> str:
     """Seconds and megabytes, in Markdown."""
     lines = [
-        "\n| | first, s | MB | later: stall, s | all, s | MB | share of a minute | load, s | bare read, s | ratio |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "\n| | first: stall, s | all, s | MB | later: stall, s | all, s | MB | share of a minute | load, s "
+        "| bare read, s | ratio |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in results.items():
         if "failed" in row:
-            lines.append(f"| {name} | failed: {row['failed']} | | | | | | | | |")
+            lines.append(f"| {name} | failed: {row['failed']} | | | | | | | | | |")
             continue
         first, later = row["first"], row["later"]
         cells = [
+            f"{first['stall_s']:.3f}",
             f"{first['s']:.2f}",
             f"{first['bytes'] / 1e6:,.0f}",
             f"{later['stall_s']:.3f}",

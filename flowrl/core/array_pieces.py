@@ -1,7 +1,8 @@
 """Large arrays of a node's state, in pieces: a snapshot copies those that have changed since an earlier one.
 
 A node that is asked for its state while `Context.reads_live_arrays` is set may return a `LiveArray` instead of a copy.
-The engine copies its pieces before the node's next firing. The result is `ArrayPieces`.
+The engine copies its pieces between firings of the node: some ahead of a snapshot, and the others when the snapshot is
+saved. The result is `ArrayPieces`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from flowrl.core.batch import Array
 PIECE_BYTES = 1 << 22  # in which the bytes of arrays are copied, hashed and written to files
 # Arrays from this size on are files of their own, and may have pieces missing.
 LARGE_BYTES = 1 << 20
+# Live arrays of a node that have more than this together are copied ahead of a snapshot, until so little is left.
+REST_BYTES = 64 << 20
+COPY_AHEAD_BYTES = 16 << 20  # that are copied between two firings
 
 
 def pieces_of(array: Array) -> Iterator[memoryview]:
@@ -48,10 +52,11 @@ class PieceVersion:
 
 @dataclass(frozen=True, slots=True)
 class LiveArray:
-    """An array that is read in slices of rows. The node that has it writes to it when it fires again.
+    """An array that is read in slices of rows. The node that has it writes to it whenever it fires.
 
     `version(first, stop)` returns a number that no slice of rows had before if one of its rows was written since.
-    This holds as long as `content` is the same object.
+    This holds as long as `content` is the same object. Both functions may be called as long as the array exists, also
+    when the node has another `content` by then.
     """
 
     dtype: np.dtype[Any]
@@ -64,14 +69,19 @@ class LiveArray:
     def nbytes(self) -> int:
         return self.dtype.itemsize * prod(self.shape)
 
+    @property
+    def count(self) -> int:
+        """The number of pieces."""
+        return count_pieces(self.nbytes)
+
     def piece_versions(self) -> list[PieceVersion]:
         """Return the version of each piece."""
-        found = []
-        for index in range(count_pieces(self.nbytes)):
-            begin, end = piece_bounds(index, self.nbytes)
-            number = self.version(*self._rows_of(begin, end)) if end else 0
-            found.append(PieceVersion(self.content, end - begin, number))
-        return found
+        return [self.piece_version(index) for index in range(self.count)]
+
+    def piece_version(self, index: int) -> PieceVersion:
+        begin, end = piece_bounds(index, self.nbytes)
+        number = self.version(*self._rows_of(begin, end)) if end else 0
+        return PieceVersion(self.content, end - begin, number)
 
     def copy_piece(self, index: int) -> Array:
         """Return a copy of the bytes of a piece."""
@@ -99,15 +109,12 @@ class LiveArray:
 
 @dataclass(frozen=True, slots=True)
 class ArrayPieces:
-    """An array as a snapshot has it. Pieces that are missing are equal to those of an earlier snapshot.
-
-    That is the snapshot of `base` completed rounds, in which the array has the same name.
-    """
+    """An array as a snapshot has it. Pieces that did not change since they were stored are named by their hashes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    base: int | None
     pieces: Mapping[int, Array]  # bytes by index
+    stored: Mapping[int, str]  # by index: the SHA-256 of the pieces that are stored already
 
     @property
     def nbytes(self) -> int:
@@ -123,7 +130,7 @@ class ArrayPieces:
         missing = [index for index in range(self.count) if index not in self.pieces]
         if missing:
             raise ValueError(
-                f"{len(missing)} of {self.count} pieces are only in the snapshot of {self.base} rounds"
+                f"{len(missing)} of {self.count} pieces are only among those that were stored before"
             )
         content = np.concatenate([self.pieces[index] for index in range(self.count)])
         return content.view(self.dtype).reshape(self.shape)

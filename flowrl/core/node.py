@@ -102,8 +102,10 @@ class Facts:
     env_steps: int | None = None
     # What the node will allocate for data.
     memory_bytes: int = 0
-    # The data that a snapshot of the node copies at most.
+    # The data that a snapshot of the node has at most.
     state_bytes: int = 0
+    # Of these, what it gives as a `LiveArray`, of which a snapshot copies what is new.
+    live_state_bytes: int = 0
     # True for a learner that must not learn from data of older weights.
     on_policy: bool = False
     # Why a learner cannot learn from data of older weights at all; empty if it can.

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.firing_counts import lags_behind_firings
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens
 from flowrl.checks.serial_program import Schedule, SerialProgram
 from flowrl.checks.site_kinds import elastic_sites, inelastic_reason
+from flowrl.core.array_pieces import COPY_AHEAD_BYTES, REST_BYTES
 from flowrl.core.context import instance_key
 from flowrl.core.errors import Problem, problem_lines
 from flowrl.core.wording import size_text
 from flowrl.graph.model import Edge, NodeSpec, paths_text
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.render.placement_needs import PlacementNeeds
-
-# Of a graph that does not say how often it saves snapshots, copies of this size are told.
-LARGE_COPY_BYTES = 64 << 20
 
 
 def check_text(
@@ -178,19 +176,31 @@ def determinism_lines(checked: CheckedGraph) -> list[str]:
 
 def snapshot_lines(checked: CheckedGraph) -> list[str]:
     """The memory that copies for a snapshot take, if the graph says how often it saves one, or if they are large."""
-    nodes = checked.graph.nodes
-    sizes = {
-        n: f.state_bytes * nodes[n].replicas for n, f in checked.facts.items() if f.state_bytes
-    }
-    most_bytes, settings = sum(sizes.values()), checked.graph.snapshots
-    is_told = settings.is_regular or (most_bytes >= LARGE_COPY_BYTES and not settings.is_off)
-    if not sizes or not is_told:
+    ahead: dict[str, int] = {}  # bytes by node
+    at_once: dict[str, int] = {}
+    for name, facts in checked.facts.items():
+        replicas, is_ahead = checked.graph.nodes[name].replicas, facts.live_state_bytes > REST_BYTES
+        if is_ahead:
+            ahead[name] = facts.live_state_bytes * replicas
+        if facts.state_bytes > (own := facts.live_state_bytes if is_ahead else 0):
+            at_once[name] = (facts.state_bytes - own) * replicas
+    total, settings = sum([*ahead.values(), *at_once.values()]), checked.graph.snapshots
+    if settings.is_off or not (total > REST_BYTES or (total and settings.is_regular)):
         return []
-    most = size_text(most_bytes)
+    if not ahead:
+        return [
+            f"A snapshot copies at most {_sizes_text(at_once)} between two rounds, and of rows only those that are new "
+            "since the last one."
+        ]
+    more = f", and other data of at most {_sizes_text(at_once)}" if at_once else ""
     return [
-        f"The first snapshot copies at most {most} ({', '.join(sizes)}) between two rounds; later ones the rows that "
-        "are new since the last one."
+        f"Ahead of a snapshot, at most {_sizes_text(ahead)} are copied, {size_text(COPY_AHEAD_BYTES)} at a time. "
+        f"At its round, it copies at most {size_text(REST_BYTES)} of these, what has arrived meanwhile{more}."
     ]
+
+
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+    return f"{size_text(sum(sizes.values()))} ({', '.join(sizes)})"
 
 
 def check_json(

@@ -66,8 +66,10 @@ def query_status(entry: RunEntry) -> RunStatus:
 def save_snapshot(entry: RunEntry) -> int:
     """Let a run save a snapshot, wait until it is written, and return the completed rounds at it."""
     before = ask(entry, ask="snapshot", request=True)
-    deadline_s = time.monotonic() + SNAPSHOT_TIMEOUT_S
+    written, deadline_s = 0, 0.0
     while (found := ask(entry, ask="snapshot"))["newest"] == before["newest"]:
+        if not deadline_s or found["pieces"] > written:  # a large buffer may take long
+            written, deadline_s = found["pieces"], time.monotonic() + SNAPSHOT_TIMEOUT_S
         if len(found["problems"]) > len(before["problems"]):
             raise RunError(f"{entry.run_dir}: {found['problems'][-1]}")
         if time.monotonic() > deadline_s:

@@ -43,4 +43,5 @@ class QueryAnswers:
         if is_request:
             snapshots.schedule.request()
         newest = snapshots.newest.rounds if snapshots.newest else None
-        return {"newest": newest, "problems": list(snapshots.problems)}
+        pieces = snapshots.written_pieces
+        return {"newest": newest, "problems": list(snapshots.problems), "pieces": pieces}

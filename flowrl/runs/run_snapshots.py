@@ -6,6 +6,7 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
@@ -20,12 +21,13 @@ from flowrl.runs.folder import RunFolder
 from flowrl.runs.snapshot_files import FOLDER, SnapshotWriter
 from flowrl.runtime.control.cuts import CutPlanner, completed_at
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSchedule
+from flowrl.runtime.stored_pieces import PieceHashes, PiecesAhead, StoredCopy
 
 if TYPE_CHECKING:
     from flowrl.runs.run import Run
 
 PRECAUTION_EVERY_S = 300.0  # between the snapshots of a run whose graph does not say how often
-END_S = 60.0  # in which the last snapshots should be written
+END_S = 60.0  # without any piece that is written, before the last snapshots are given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +140,20 @@ class RunSnapshots:
         self.schedule = schedule
         self._are_precautions, self._has_given_up = are_precautions, False
         self.newest: WrittenSnapshot | None = None  # or the one from which the run continues
-        self.stored_rounds: int | None = None
         self.problems: list[str] = []
         self._failed_writes = 0  # in a row
         self._failing = 0, ""  # the place of their problem, and its text
         self._facts, self._mark, self._warn = facts, mark, warn
         self._writer = SnapshotWriter(run, keep)
         self._folder = run / FOLDER
-        self._waiting: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Snapshot | PiecesAhead | None] = queue.SimpleQueue()
+        self._stored: queue.SimpleQueue[StoredCopy] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    @property
+    def written_pieces(self) -> int:
+        """The number of pieces that were written so far, by which others see that the disk takes something."""
+        return self._writer.written_pieces
 
     def mark(self) -> Any:
         return self._mark()
@@ -154,10 +161,23 @@ class RunSnapshots:
     def write(self, snapshot: Snapshot) -> None:
         """Take a snapshot, which is written in the background. No other one is due before it is written."""
         self.schedule.is_busy = True
+        self._begin_writing(snapshot)
+
+    def write_ahead(self, pieces: PiecesAhead) -> None:
+        self._begin_writing(pieces)
+
+    def _begin_writing(self, copy: Snapshot | PiecesAhead) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_all, name="snapshots", daemon=True)
             self._thread.start()
-        self._waiting.put(snapshot)
+        self._waiting.put(copy)
+
+    def take_stored(self) -> list[StoredCopy]:
+        found = []
+        with suppress(queue.Empty):
+            while True:
+                found.append(self._stored.get_nowait())
+        return found
 
     def fail(self, problem: str) -> None:
         if not self._are_precautions or self.schedule.was_requested:
@@ -183,7 +203,7 @@ class RunSnapshots:
 
     def remove_precautions(self) -> None:
         """Remove the snapshots of a run that has ended well, unless somebody has asked for one."""
-        if self._are_precautions and not self.schedule.was_requested and self.newest is not None:
+        if self._are_precautions and not self.schedule.was_requested:
             shutil.rmtree(self._folder, ignore_errors=True)
             self.newest = None
 
@@ -192,25 +212,34 @@ class RunSnapshots:
         if self._thread is None:
             return True
         self._waiting.put(None)
-        self._thread.join(END_S)
-        if self._thread.is_alive():
-            self._add_problem(f"{self._folder}: the disk did not take it within {END_S:g} s")
-            return False
+        written = -1
+        while self._thread.is_alive():
+            if written == (written := self.written_pieces):
+                self._add_problem(f"{self._folder}: the disk took none of it for {END_S:g} s")
+                return False
+            self._thread.join(END_S)
         self._thread = None
-        self.stored_rounds = None  # what a later executor saves has nothing to do with it
+        self.take_stored()  # what a later executor saves has nothing to do with it
+        self._writer.forget_copies()
         return True
 
     def _write_all(self) -> None:
-        while (snapshot := self._waiting.get()) is not None:
+        while (copy := self._waiting.get()) is not None:
+            hashes: PieceHashes | None = None
             try:
-                digest = self._writer.write(snapshot, self._facts)
-                self.newest = WrittenSnapshot(snapshot.rounds, digest)
-                self.stored_rounds = snapshot.rounds
-                self._failed_writes = 0
+                if isinstance(copy, PiecesAhead):
+                    hashes = self._writer.write_ahead(copy)
+                else:
+                    digest = self._writer.write(copy, self._facts)
+                    hashes = self._writer.copied_hashes
+                    self.newest = WrittenSnapshot(copy.rounds, digest)
+                    self._failed_writes = 0
             except OSError as error:
                 self._note_failed_write(
                     f"{self._folder}: cannot be written: {error.strerror or error}; the run goes on"
                 )
             except Exception as error:  # the run must not end because of it
                 self._add_problem(f"{type(error).__name__}: {error}")
+            written = copy if isinstance(copy, PiecesAhead) else copy.rounds
+            self._stored.put(StoredCopy(written, hashes))
             self.schedule.is_busy = not self._waiting.empty()

@@ -17,7 +17,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,9 @@ from flowrl.runs.snapshot_pieces import (
     piece_checksum,
     sha256,
 )
-from flowrl.runtime.snapshot import PartHashes, digest_of_hashes, hash_part
+from flowrl.runtime.snapshot import PartHashes, digest_of_hashes, hash_part, hash_piece
 from flowrl.runtime.snapshot_schedule import Snapshot
+from flowrl.runtime.stored_pieces import PieceHashes, PiecePath, PiecesAhead
 
 FOLDER, MANIFEST = "snapshots", "manifest.json"
 LOGS = "logs"  # of the run
@@ -59,10 +59,13 @@ class SnapshotWriter:
 
     run: Path
     keep: int
+    written_pieces: int = 0
     # The checksums of the pieces that need not be written again, by their names.
     _durable: dict[str, str] = field(default_factory=dict)
-    # The hashes of written snapshots, by rounds, to which later ones may refer.
-    _written: dict[int, Mapping[str, PartHashes]] = field(default_factory=dict)
+    # Of the pieces that the last snapshot copied.
+    copied_hashes: PieceHashes = field(default_factory=dict)
+    # Of the newest copy of each piece, to which later snapshots may refer.
+    _newest: dict[PiecePath, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -70,23 +73,45 @@ class SnapshotWriter:
 
     def write(self, snapshot: Snapshot, facts: Mapping[str, Any]) -> str:
         """Write a snapshot, remove the oldest of too many, and return its digest. `facts` are about the whole run."""
-        hashes = {
-            key: hash_part(saved, partial(self._written_hash, key))
-            for key, saved in snapshot.parts.items()
-        }
+        hashes = {key: hash_part(saved) for key, saved in snapshot.parts.items()}
         (self.folder / PIECES).mkdir(parents=True, exist_ok=True)
-        self._require_space(snapshot, hashes)
+        self._require_space(self._new_bytes(snapshot, hashes))
         try:
             digest = self._write_hashed(snapshot, hashes, facts)
         except OSError:
             self._remove_unneeded()  # what a full disk has taken of it
             raise
-        self._forget_written(snapshot)
-        self._written[snapshot.rounds] = hashes
+        self.copied_hashes = {
+            PiecePath(key, name, index): hashes[key].arrays[name][index]
+            for key, saved in snapshot.parts.items()
+            for name, array in saved.pieces.items()
+            for index in array.pieces
+        }
+        self._newest |= self.copied_hashes
         for path in snapshot_folders(self.run)[self.keep :]:
             shutil.rmtree(path)
         self._remove_unneeded()
         return digest
+
+    def write_ahead(self, copy: PiecesAhead) -> PieceHashes:
+        """Write pieces to which later snapshots will refer, and return their hashes."""
+        (self.folder / PIECES).mkdir(parents=True, exist_ok=True)
+        self._require_space(sum(piece.nbytes for piece in copy.pieces.values()))
+        hashes = {path: hash_piece(piece) for path, piece in copy.pieces.items()}
+        try:
+            for path, piece in copy.pieces.items():
+                self._write_piece(hashes[path], piece.data)
+        except OSError:
+            self._remove_unneeded()
+            raise
+        self._newest |= hashes
+        return hashes
+
+    def forget_copies(self) -> None:
+        """Remove the pieces that no snapshot has. Later snapshots are of nodes that are made anew."""
+        self._newest = {}
+        if (self.folder / PIECES).is_dir():
+            self._remove_unneeded()
 
     def _write_hashed(
         self, snapshot: Snapshot, hashes: Mapping[str, PartHashes], facts: Mapping[str, Any]
@@ -132,16 +157,6 @@ class SnapshotWriter:
             if folder.is_dir():
                 _sync(folder)
 
-    def _written_hash(self, key: str, base: int, name: str, index: int) -> str:
-        """Return the hash of a piece that a snapshot left out, because it is equal to that of an earlier one."""
-        return self._written[base][key].arrays[name][index]
-
-    def _forget_written(self, snapshot: Snapshot) -> None:
-        """Forget the snapshots before those that this one refers to. Later snapshots refer to no earlier ones."""
-        bases = [array.base for saved in snapshot.parts.values() for array in saved.pieces.values()]
-        oldest = min((-1 if base is None else base for base in bases), default=snapshot.rounds)
-        self._written = {n: hashes for n, hashes in self._written.items() if n >= oldest}
-
     def _write_part(
         self, saved: SavedState, hashes: PartHashes, small: bytearray
     ) -> dict[str, Any]:
@@ -178,15 +193,20 @@ class SnapshotWriter:
                 partial = path.with_name(f"{PARTIAL}{sha}")
                 write_durably(partial, content)
                 partial.rename(path)
+                self.written_pieces += 1
             self._durable[sha] = piece_checksum(content)
 
-    def _require_space(self, snapshot: Snapshot, hashes: Mapping[str, PartHashes]) -> None:
+    def _new_bytes(self, snapshot: Snapshot, hashes: Mapping[str, PartHashes]) -> int:
+        """Return how many bytes of a snapshot are to be written."""
         needed = 0
         for key, saved in snapshot.parts.items():
             for name, array in saved.all_arrays().items():
                 shas = hashes[key].arrays[name]
                 new = [sha not in self._durable or array.nbytes < LARGE_BYTES for sha in shas]
                 needed += array.nbytes * sum(new) // max(len(new), 1)
+        return needed
+
+    def _require_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.folder).free
         if free < needed + FREE_BYTES:
             have = f"{size_text(free)} are free, and {size_text(needed + FREE_BYTES)} are needed"
@@ -215,8 +235,7 @@ class SnapshotWriter:
                 needed |= {sha for sha, _ in _pieces(_read_manifest(path)["parts"])}
             except (OSError, ValueError):
                 return  # it may need any piece
-        for parts in self._written.values():
-            needed.update(*(shas for part in parts.values() for shas in part.arrays.values()))
+        needed.update(self._newest.values())
         for path in (self.folder / PIECES).iterdir():
             if path.name not in needed:
                 path.unlink()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.errors import NodeError
@@ -14,6 +15,7 @@ from flowrl.core.records import Record
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
 from flowrl.graph.places import MAIN
+from flowrl.runtime.copies_ahead import CopiesAhead, is_large, read_large
 from flowrl.runtime.edge_factory import EdgeFactory
 from flowrl.runtime.executor import Cut, CutReason, Reason, limit_reached, weights_digest
 from flowrl.runtime.failed_firing import keep_failed_firing
@@ -24,7 +26,7 @@ from flowrl.runtime.snapshot import collect_parts, save_parts
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSink
 from flowrl.runtime.status import NodeStats, SiteStatus, in_graph_order
 from flowrl.runtime.status_reader import read_status
-from flowrl.runtime.stored_pieces import StoredPieces
+from flowrl.runtime.stored_pieces import PiecesAhead, StoredPieces
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
 
@@ -57,6 +59,10 @@ class SerialExecutor(Scheduler):
         self.summaries: dict[int, TokenSummary] = {}
         self.snapshots: SnapshotSink | None = None
         self._stored_pieces = StoredPieces()
+        self._has_large_buffers = any(map(is_large, checked.facts.values()))
+        self._copies_ahead = CopiesAhead(
+            self._stored_pieces, partial(read_large, self.instances), self._write_ahead
+        )
         self._requested_cut: CutReason | None = None
         self._deadline_s = float("inf")
         self._learners = self._with_role("learner")
@@ -146,6 +152,9 @@ class SerialExecutor(Scheduler):
     def after_firing(self) -> None:
         if self.deferred_effects:
             self.deferred_effects.commit()
+        if self._copies_ahead.is_active:
+            self._note_stored()
+            self._copies_ahead.proceed()
         if self._verdict is not None and self.has_verdict:
             raise CutReached("verdict", self._verdict.reason)
 
@@ -188,14 +197,34 @@ class SerialExecutor(Scheduler):
 
     def _save_snapshot(self, sink: SnapshotSink, is_requested: bool) -> None:
         """Save a snapshot if one is due after this round, or if the run ends with it on request."""
+        schedule, ahead, rounds = sink.schedule, self._copies_ahead, self.site.rounds
+        is_ready = is_requested or not self._has_large_buffers
         if is_requested:
-            sink.schedule.request()
-        rounds = self.site.rounds
-        if sink.schedule.due_within(rounds, rounds):
-            self._stored_pieces.set_stored(sink.stored_rounds)
+            schedule.request()
+        elif not is_ready:
+            if ahead.has_failed:
+                schedule.postpone()
+                ahead.end()
+            elif schedule.wants_copies_ahead(rounds):
+                ahead.begin()
+            is_ready = ahead.is_done
+        if schedule.due_within(rounds, rounds, is_ready):
+            self._note_stored()
+            ahead.end()
             try:
                 parts = save_parts(self.instances, rounds, self._stored_pieces)
             except NodeError as error:
                 sink.fail(str(error))
             else:
                 sink.write(Snapshot(rounds, self.counts, sink.mark(), parts))
+
+    def _write_ahead(self, pieces: PiecesAhead) -> None:
+        assert self.snapshots is not None
+        self.snapshots.write_ahead(pieces)
+
+    def _note_stored(self) -> None:
+        for stored in () if self.snapshots is None else self.snapshots.take_stored():
+            if isinstance(stored.copy, PiecesAhead):
+                self._copies_ahead.on_stored(stored.hashes)
+            elif stored.hashes is not None:
+                self._stored_pieces.set_stored(stored.copy, stored.hashes)

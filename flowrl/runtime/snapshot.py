@@ -25,6 +25,7 @@ from typing import Any
 
 from flowrl.checks.lossy_edges import nodes_that_may_skip_firings
 from flowrl.core.array_pieces import pieces_of
+from flowrl.core.batch import Array
 from flowrl.core.errors import LOADING_STATE, FlowError, NodeError, RunError
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import EMPTY_CLOCK, Clock, Count, State
@@ -67,28 +68,20 @@ class PartHashes:
     arrays: Mapping[str, Sequence[str]]
 
 
-# Takes a base, the name of an array, and the index of a piece.
-FindHash = Callable[[int, str, int], str]
-
-
-def hash_part(saved: SavedState, find_hash: FindHash | None = None) -> PartHashes:
-    """Hash a part. `find_hash` returns the hashes of pieces that are missing."""
+def hash_part(saved: SavedState) -> PartHashes:
     arrays, text = saved.parts()
     hashes = {
         name: [_sha256(piece) for piece in pieces_of(array)] for name, array in arrays.items()
     }
     for name, array in saved.pieces.items():
-        found = []
-        for index in range(array.count):
-            piece = array.pieces.get(index)
-            if piece is not None:
-                found.append(_sha256(piece.data))
-            elif find_hash is None or array.base is None:
-                raise ValueError(f"piece {index} of '{name}' is missing")
-            else:
-                found.append(find_hash(array.base, name, index))
-        hashes[name] = found
+        copied = {index: hash_piece(piece) for index, piece in array.pieces.items()}
+        found = {**array.stored, **copied}
+        hashes[name] = [found[index] for index in range(array.count)]
     return PartHashes(_sha256(text.encode()), hashes)
+
+
+def hash_piece(piece: Array) -> str:
+    return _sha256(piece.data)
 
 
 def _sha256(content: bytes | memoryview) -> str:
@@ -120,7 +113,7 @@ def collect_parts(instances: Instances, may_wait: bool = True) -> dict[str, Save
     """
     parts = {}
     for instance in instances.all():  # before services, whose pending calls it may have to finish
-        parts[node_key(instance.key)] = _saved(instance.key, partial(_live_instance_data, instance))
+        parts[node_key(instance.key)] = live_state(instance)
     for key, saved in instances.save_services():
         parts[node_key(key)] = saved
     may_skip = nodes_that_may_skip_firings(instances.checked.program)
@@ -149,6 +142,11 @@ def _saved(owner: str, make: Callable[[], Mapping[str, Any]]) -> SavedState:
         raise
     except RAISED as error:
         raise NodeError(owner, "saving its state", error) from error
+
+
+def live_state(instance: Instance) -> SavedState:
+    """Return the part of an instance, whose large arrays may be live."""
+    return _saved(instance.key, partial(_live_instance_data, instance))
 
 
 def _live_instance_data(instance: Instance) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowrl.core.state import Count
 from flowrl.runtime.snapshot import Parts
+from flowrl.runtime.stored_pieces import PiecesAhead, StoredCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,17 @@ class SnapshotSink(Protocol):
 
     schedule: SnapshotSchedule
 
-    @property
-    def stored_rounds(self) -> int | None:
-        """The completed rounds of the newest snapshot of this executor that is stored."""
+    def take_stored(self) -> Sequence[StoredCopy]:
+        """Return which copies of this executor were written since the last call, or could not be."""
 
     def mark(self) -> Any:
         """Return how far the run's files have been written."""
 
     def write(self, snapshot: Snapshot) -> None:
         """Take a snapshot. It is written at the same time as the run goes on."""
+
+    def write_ahead(self, pieces: PiecesAhead) -> None:
+        """Take pieces to which a later snapshot will refer. They are written at the same time as the run goes on."""
 
     def fail(self, problem: str) -> None:
         """Take the reason why a snapshot could not be saved. The run goes on."""
@@ -67,17 +70,40 @@ class SnapshotSchedule:
         """From now on, no snapshot is due because of the time."""
         self._every_s, self._next_s = None, float("inf")
 
-    def due_within(self, first: int, last: int) -> set[int]:
-        """Return after which of the rounds from `first` to `last` a snapshot is due."""
+    def postpone(self) -> None:
+        """Give up a snapshot that is due because of the time or on request."""
+        self._is_requested = False
+        if self._every_s is not None:
+            self._next_s = time.monotonic() + self._every_s
+
+    def wants_copies_ahead(self, rounds: int) -> bool:
+        """Whether large buffers shall be copied ahead of a snapshot, after so many rounds.
+
+        They shall if one is due because of the time or on request, or if half of the rounds to a known one are over.
+        """
+        if self.is_busy:
+            return False
+        if self._is_requested or time.monotonic() >= self._next_s:
+            return True
+        before = [0, *(known for known in self.known if known <= rounds)]
+        after = [known for known in self.known if known > rounds]
+        if self._every_rounds is not None:
+            before.append(rounds - rounds % self._every_rounds)
+            after.append(before[-1] + self._every_rounds)
+        return bool(after) and 2 * rounds >= max(before) + min(after)
+
+    def due_within(self, first: int, last: int, is_copied_ahead: bool = True) -> set[int]:
+        """Return after which of the rounds from `first` to `last` a snapshot is due.
+
+        One that is due because of the time or on request waits until large buffers are copied ahead.
+        """
         due = {rounds for rounds in self.known if first <= rounds <= last}
         if self._every_rounds is not None and not self.is_busy:
             step = self._every_rounds
             due.update(range(-(-first // step) * step, last + 1, step))
         is_time = time.monotonic() >= self._next_s and not self.is_busy
-        if first <= last and (self._is_requested or is_time):
+        if first <= last and is_copied_ahead and (self._is_requested or is_time):
             due.add(first)
         if due:
-            self._is_requested = False
-            if self._every_s is not None:
-                self._next_s = time.monotonic() + self._every_s
+            self.postpone()
         return due

@@ -123,6 +123,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             memory_bytes=plan.memory_bytes(row_bytes + SAMPLER_BYTES)
             + demo_bytes(config, surroundings),
             state_bytes=plan.state_bytes(row_bytes + SAMPLER_BYTES),
+            live_state_bytes=plan.state_bytes(),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )

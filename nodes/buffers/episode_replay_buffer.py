@@ -60,6 +60,7 @@ class EpisodeReplayBuffer(ReplayBuffer):
             needs_episodes=frozenset({"data"}),
             memory_bytes=plan.memory_bytes(windows.row_bytes),
             state_bytes=plan.state_bytes(windows.row_bytes),
+            live_state_bytes=plan.state_bytes(),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_uniform_pacing(config, surroundings)),
         )

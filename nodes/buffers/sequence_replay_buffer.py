@@ -135,6 +135,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             needs=needs,
             memory_bytes=plan.memory_bytes(SEQUENCE_BYTES) + demo_bytes(config, surroundings),
             state_bytes=plan.state_bytes(SEQUENCE_BYTES),
+            live_state_bytes=plan.state_bytes(),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )

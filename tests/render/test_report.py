@@ -63,8 +63,8 @@ def test_the_report_has_the_memory_that_snapshots_take():
     assert not any("napshot" in line for line in lines)
     lines = check_text(check(load_graph("cartpole_dqn", {**buffer, "snapshots.every_s": "60"})))
     expected = (
-        "The first snapshot copies at most 83.0 KB (buffer) between two rounds; later ones the rows that are new since "
-        "the last one."
+        "A snapshot copies at most 83.0 KB (buffer) between two rounds, and of rows only those that are new since the "
+        "last one."
     )
     assert lines.splitlines()[-1] == expected
 
@@ -72,7 +72,10 @@ def test_the_report_has_the_memory_that_snapshots_take():
 def test_the_report_has_the_memory_of_large_copies_for_precautions():
     buffer = {"buffer.size": "2_000_000"}
     *_, line = check_text(check(load_graph("cartpole_dqn", buffer))).splitlines()
-    assert line.startswith("The first snapshot copies at most ")
+    assert line == (
+        "Ahead of a snapshot, at most 134.0 MB (buffer) are copied, 16.8 MB at a time. At its round, it copies at most "
+        "67.1 MB of these, what has arrived meanwhile, and other data of at most 32.0 MB (buffer)."
+    )
     off = {**buffer, "snapshots": "false"}
     assert "snapshot" not in check_text(check(load_graph("cartpole_dqn", off)))
 

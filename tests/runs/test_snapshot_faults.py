@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 
 from flowrl.core import array_pieces
 from flowrl.core.array_pieces import ArrayPieces
+from flowrl.core.batch import Array
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count
-from flowrl.runs import snapshot_files, snapshot_pieces
+from flowrl.runs import run_snapshots, snapshot_files, snapshot_pieces
 from flowrl.runs.run_snapshots import RunSnapshots
 from flowrl.runs.snapshot_files import (
     FOLDER,
@@ -28,6 +30,7 @@ from flowrl.runs.snapshot_files import (
 )
 from flowrl.runs.snapshot_pieces import PIECES
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSchedule
+from flowrl.runtime.stored_pieces import PiecePath, PiecesAhead, StoredCopy
 from tests.runs.recorded_disk import Killed, RecordedDisk
 
 ROWS = 60  # of 8 bytes, in pieces of 100 bytes
@@ -157,25 +160,44 @@ def test_a_snapshot_is_there_while_it_is_replaced(
 
 
 def test_pieces_to_which_a_later_snapshot_may_refer_are_kept(tmp_path: Path) -> None:
-    """A site that does not know yet that the second one is stored refers to the first, which is removed."""
+    """Those of snapshots that were removed, and those that were copied ahead."""
     writer = SnapshotWriter(tmp_path, keep=1)
+    stored: dict[int, str] = {}
 
-    def pieces(rounds: int, base: int | None, *changed: int) -> Snapshot:
-        content = {k: np.full(100, rounds * 10 + k, np.uint8) for k in changed}
-        array = ArrayPieces(np.dtype(np.uint8), (300,), base, content)
+    def written(rounds: int, *changed: int) -> dict[int, Array]:
+        return {k: np.full(100, rounds * 10 + k, np.uint8) for k in changed}
+
+    def pieces(rounds: int, *changed: int) -> Snapshot:
+        rest = {k: sha for k, sha in stored.items() if k not in changed}
+        array = ArrayPieces(np.dtype(np.uint8), (300,), written(rounds, *changed), rest)
         saved = SavedState({}, '{"rows": {"$array": "rows"}}', {"rows": array})
         return Snapshot(rounds, Count(), {}, {"node/buffer": saved})
 
-    writer.write(pieces(1, None, 0, 1, 2), {})
-    writer.write(pieces(2, 1, 0), {})
+    def save(rounds: int, *changed: int) -> list[int]:
+        writer.write(pieces(rounds, *changed), {})
+        stored.update({path.number: sha for path, sha in writer.copied_hashes.items()})
+        rows = read_newest_snapshot(tmp_path).snapshot.parts["node/buffer"].state_dict()["rows"]
+        return list(rows[::100])
+
+    def copy_ahead(rounds: int, *changed: int) -> None:
+        copied = {
+            PiecePath("node/buffer", "rows", k): v for k, v in written(rounds, *changed).items()
+        }
+        hashes = writer.write_ahead(PiecesAhead(copied))
+        stored.update({path.number: sha for path, sha in hashes.items()})
+
+    assert save(1, 0, 1, 2) == [10, 11, 12]
+    assert save(2, 0) == [20, 11, 12]
     assert [path.name for path in snapshot_folders(tmp_path)] == ["2"]
-    writer.write(pieces(3, 1, 1), {})  # piece 0 is that of snapshot 1, which snapshot 2 replaced
-    rows = read_newest_snapshot(tmp_path).snapshot.parts["node/buffer"].state_dict()["rows"]
-    assert rows[::100].tolist() == [10, 31, 12]
-    writer.write(pieces(4, 3, 2), {})
-    writer.write(pieces(5, 4), {})
-    rows = read_newest_snapshot(tmp_path).snapshot.parts["node/buffer"].state_dict()["rows"]
-    assert rows[::100].tolist() == [10, 31, 42]
+    copy_ahead(3, 1)
+    assert save(4, 2) == [20, 31, 42]
+    copy_ahead(5, 0, 1)
+    copy_ahead(6, 0)
+    assert save(7) == [60, 51, 42]
+    assert save(8, 0) == [80, 51, 42]
+    assert len(list((tmp_path / FOLDER / PIECES).iterdir())) == 3
+    copy_ahead(9, 0)
+    writer.forget_copies()
     assert len(list((tmp_path / FOLDER / PIECES).iterdir())) == 3
 
 
@@ -225,7 +247,7 @@ def test_a_slow_or_failing_disk_does_not_hold_up_the_run(
     snapshots.write(snapshot(5))
     began.wait()
     assert schedule.due_within(6, 9) == set()  # no other copies are made while the disk is busy
-    assert snapshots.stored_rounds is None
+    assert snapshots.take_stored() == []
     may_go_on.set()
     assert snapshots.end()
     assert (read_rounds(tmp_path), snapshots.newest.rounds, warnings) == (5, 5, [])
@@ -243,3 +265,64 @@ def test_a_slow_or_failing_disk_does_not_hold_up_the_run(
     snapshots.write(snapshot(9))
     assert snapshots.end()
     assert snapshots.newest.rounds == 9
+
+
+def test_the_end_of_a_run_waits_for_a_slow_disk_as_long_as_it_takes_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = threading.Event()
+    sync, warnings = os.fsync, []
+    monkeypatch.setattr(run_snapshots, "END_S", 1.0)
+
+    def slow(descriptor: int) -> None:
+        if os.fstat(descriptor).st_size == 100:  # a piece, of which there are four
+            may_go_on.wait(0.4)
+        sync(descriptor)
+
+    def hanging(descriptor: int) -> None:
+        may_go_on.wait()
+
+    monkeypatch.setattr(os, "fsync", slow)
+    snapshots = RunSnapshots(tmp_path, SnapshotSchedule(), 2, {}, lambda: None, warnings.append)
+    snapshots.write(snapshot(5))
+    assert snapshots.end()
+    assert (read_rounds(tmp_path), warnings) == (5, [])
+    monkeypatch.setattr(os, "fsync", hanging)
+    snapshots.write(snapshot(6))
+    assert not snapshots.end()
+    assert "the disk took none of it for 1 s" in warnings[0]
+    may_go_on.set()
+    assert snapshots.end()
+    assert read_rounds(tmp_path) == 6
+
+
+def test_pieces_that_are_copied_ahead_are_written_or_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    path = PiecePath("node/buffer", "rows", 0)
+    copies = [PiecesAhead({path: np.full(100, n, np.uint8)}) for n in range(2)]
+    run = RunSnapshots(tmp_path, SnapshotSchedule(), 2, {}, lambda: None, warnings.append)
+    pieces = tmp_path / FOLDER / PIECES
+
+    def write_ahead(copy: PiecesAhead) -> StoredCopy:
+        run.write_ahead(copy)
+        while not (stored := run.take_stored()):
+            time.sleep(0.001)
+        return stored[0]
+
+    stored = write_ahead(copies[0])
+    assert stored.copy is copies[0]
+    assert stored.hashes is not None
+    assert [path.name for path in pieces.iterdir()] == [stored.hashes[path]]
+
+    def refused(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refused)
+        assert write_ahead(copies[1]) == StoredCopy(copies[1], None)
+    assert "No space left on device; the run goes on" in warnings[0]
+    assert len(list(pieces.iterdir())) == 1
+    assert run.end()
+    assert not list(pieces.iterdir())  # no snapshot has them

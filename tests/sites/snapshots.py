@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from flowrl.runtime.serial_executor import SerialExecutor
 from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.snapshot import digest_of_parts
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSchedule
+from flowrl.runtime.stored_pieces import PiecesAhead, StoredCopy
 
 
 @dataclass
@@ -28,10 +29,14 @@ class Execution:
     snapshots: dict[int, Snapshot] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     digest: str = ""
-    stored_rounds: int | None = None
+    stored: list[StoredCopy] = field(default_factory=list)
     cut: Cut | None = None
+    # What to do when so many records have arrived.
+    at_record: dict[int, Callable[[], None]] = field(default_factory=dict)
 
     def record(self, source: Any, record: Any) -> None:
+        if len(self.records) in self.at_record:
+            self.at_record.pop(len(self.records))()
         self.records.append(f"{source} {getattr(record, 'values', type(record).__name__)}")
 
     def mark(self) -> int:
@@ -39,6 +44,13 @@ class Execution:
 
     def write(self, snapshot: Snapshot) -> None:
         self.snapshots[snapshot.rounds] = snapshot
+
+    def take_stored(self) -> list[StoredCopy]:
+        stored, self.stored = self.stored, []
+        return stored
+
+    def write_ahead(self, pieces: PiecesAhead) -> None:
+        self.stored.append(StoredCopy(pieces, None))
 
     def fail(self, problem: str) -> None:
         self.problems.append(problem)
@@ -54,7 +66,8 @@ class StoringExecution(Execution):
     """An execution whose snapshots are written to a folder, and read again."""
 
     writer: SnapshotWriter | None = None
-    left_out: int = 0  # pieces that snapshots left out, because earlier ones have them
+    left_out: int = 0  # pieces that snapshots left out, because they were stored before
+    ahead: int = 0  # pieces that were copied ahead
 
     def write(self, snapshot: Snapshot) -> None:
         assert self.writer is not None
@@ -64,7 +77,12 @@ class StoringExecution(Execution):
         found = read_newest_snapshot(self.writer.run)
         assert (found.snapshot.rounds, found.state_digest) == (snapshot.rounds, digest)
         super().write(found.snapshot)
-        self.stored_rounds = snapshot.rounds
+        self.stored.append(StoredCopy(snapshot.rounds, self.writer.copied_hashes))
+
+    def write_ahead(self, pieces: PiecesAhead) -> None:
+        assert self.writer is not None
+        self.ahead += len(pieces.pieces)
+        self.stored.append(StoredCopy(pieces, self.writer.write_ahead(pieces)))
 
 
 def execute(

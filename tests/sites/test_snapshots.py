@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.checks.check import check
+from flowrl.checks.check import CheckedGraph, check
 from flowrl.core import array_pieces
 from flowrl.core.batch import Batch
 from flowrl.core.errors import NodeError
-from flowrl.core.node import Node
+from flowrl.core.node import Facts, Node, Surroundings
 from flowrl.core.ports import In
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.runs import snapshot_files
 from flowrl.runs.snapshot_files import SnapshotWriter
-from flowrl.runtime import stored_pieces
+from flowrl.runtime import copies_ahead, stored_pieces
 from flowrl.runtime.control import messages
 from flowrl.runtime.control.messages import SavedParts, SiteResults
 from flowrl.runtime.sites.coordinator import RESULTS_S
@@ -28,7 +28,7 @@ from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.quick_selection import exhaustive_except
 from tests.sites.bundled_cases import COMPARED, SMALL
-from tests.sites.snapshots import StoringExecution, compare_continued, execute
+from tests.sites.snapshots import Execution, StoringExecution, compare_continued, execute
 from tests.sites.test_same_bits import GRAPHS
 from tests.toys.toy_nodes import Learner
 from tests.toys.toy_runs import toy_graph
@@ -111,14 +111,20 @@ def compare_bundled(graph: str, *placements: str) -> None:
 
 
 class KeepsRows(Node):
-    """Stores ten rows in each firing, in a ring of 95."""
+    """Stores ten rows in each of the first firings, in a ring of 95."""
 
     data = In("samples")
+
+    @classmethod
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        return Facts(state_bytes=95 * 64, live_state_bytes=95 * 64)
 
     def setup(self) -> None:
         self.ring = Ring(95)
 
     def fire(self, data: Batch) -> None:
+        if data["n"][0] > 500:
+            return
         n = np.arange(10) + 10 * data["n"]
         self.ring.push({"obs": np.stack([n] * 8, 1)})
 
@@ -129,11 +135,9 @@ class KeepsRows(Node):
         self.ring.load_state_dict(state)
 
 
-@pytest.mark.parametrize("placement", ["serial", "threads"])
-def test_a_snapshot_that_leaves_out_what_is_stored_is_whole_on_the_disk(
-    placement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the newest snapshot is kept, and the ring is full long before the last one."""
+@pytest.fixture
+def rows_graph(monkeypatch: pytest.MonkeyPatch) -> CheckedGraph:
+    """A graph with a ring of 6080 bytes, in pieces of 500 bytes."""
     for module in (stored_pieces, snapshot_files):
         monkeypatch.setattr(module, "LARGE_BYTES", 1000)
     monkeypatch.setattr(array_pieces, "PIECE_BYTES", 500)
@@ -142,7 +146,15 @@ def test_a_snapshot_that_leaves_out_what_is_stored_is_whole_on_the_disk(
         {"c": "Source", "l": "Learner", "k": f"{__name__}:KeepsRows"},
         ["c -> l, k", "l.weights -> c.weights"],
     )
-    checked = check(load_data(graph)).require_sound()
+    return check(load_data(graph)).require_sound()
+
+
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+def test_a_snapshot_that_leaves_out_what_is_stored_is_whole_on_the_disk(
+    placement: str, rows_graph: CheckedGraph, tmp_path: Path
+) -> None:
+    """Only the newest snapshot is kept, and the ring is full long before the last one."""
+    checked = rows_graph
     at, limits = [9, 14, 15, 20, 28, 30], Limits(rounds=30)
     whole = execute(checked, "serial", limits, at)
     sink = StoringExecution(SnapshotSchedule(known=at), writer=SnapshotWriter(tmp_path, keep=1))
@@ -150,6 +162,52 @@ def test_a_snapshot_that_leaves_out_what_is_stored_is_whole_on_the_disk(
     assert stored.digests() == whole.digests()
     if placement == "serial":  # other sites may be told too late what is stored
         assert sink.left_out > 15
+
+
+@pytest.fixture
+def copied_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site copies two pieces at a time, and leaves five to the snapshot: two pushes change four."""
+    monkeypatch.setattr(copies_ahead, "COPY_AHEAD_BYTES", 1000)
+    monkeypatch.setattr(copies_ahead, "REST_BYTES", 2500)
+
+
+@pytest.mark.usefixtures("copied_in_small_steps")
+@pytest.mark.parametrize("placement", ["serial", "threads", "l=main,c=thread,k=main"])
+def test_a_large_buffer_is_copied_ahead_of_a_requested_snapshot(
+    placement: str, rows_graph: CheckedGraph, tmp_path: Path
+) -> None:
+    limits, schedule = Limits(rounds=3000), SnapshotSchedule()
+    sink = StoringExecution(schedule, writer=SnapshotWriter(tmp_path, keep=1))
+    sink.at_record = {1500: schedule.request}  # when no more rows are stored
+    stored = execute(rows_graph, placement, limits, [], sink=sink)
+    assert not stored.problems
+    [rounds] = stored.snapshots
+    whole = execute(rows_graph, "serial", limits, [rounds])
+    assert stored.digests() == whole.digests()
+    assert (sink.ahead, sink.left_out) == (13, 13)
+
+
+@pytest.mark.usefixtures("copied_in_small_steps")
+def test_a_large_buffer_is_copied_ahead_of_a_known_round(
+    rows_graph: CheckedGraph, tmp_path: Path
+) -> None:
+    sink = StoringExecution(SnapshotSchedule(known=[40]), writer=SnapshotWriter(tmp_path, keep=1))
+    stored = execute(rows_graph, "serial", Limits(rounds=40), [], sink=sink)
+    assert stored.digests() == execute(rows_graph, "serial", Limits(rounds=40), [40]).digests()
+    assert sink.ahead >= 13
+
+
+@pytest.mark.usefixtures("copied_in_small_steps")
+@pytest.mark.parametrize("placement", ["serial", "threads"])
+def test_a_snapshot_whose_copies_cannot_be_written_ahead_is_given_up(
+    placement: str, rows_graph: CheckedGraph
+) -> None:
+    sink = Execution(SnapshotSchedule())  # which writes nothing
+    sink.at_record = {200: sink.schedule.request}
+    found = execute(rows_graph, placement, Limits(rounds=1000), [], sink=sink)
+    assert not found.snapshots
+    assert sink.schedule.due_within(1001, 1001) == set()  # it is requested no more
+    assert found.digest == execute(rows_graph, "serial", Limits(rounds=1000), []).digest
 
 
 class KeepsAnObject(Node):

@@ -24,6 +24,7 @@ from flowrl.runtime.remote.errors import RemoteError
 from flowrl.runtime.site_state import Position
 from flowrl.runtime.snapshot import Parts
 from flowrl.runtime.status import SiteStatus
+from flowrl.runtime.stored_pieces import PiecePath
 from flowrl.runtime.token_hashing import TokenHash
 from flowrl.runtime.token_summary import PeekRequest, TokenSummary
 
@@ -61,7 +62,7 @@ def with_pieces(saved: SavedState, pieces: Mapping[str, Mapping[int, Array]]) ->
 
 
 def _encode_pieces(array: ArrayPieces) -> list[Any]:
-    return [array.dtype.str, list(array.shape), array.base, dict(array.pieces)]
+    return [array.dtype.str, list(array.shape), dict(array.pieces), dict(array.stored)]
 
 
 def decode_parts(data: Mapping[str, Any]) -> dict[str, SavedState]:
@@ -72,8 +73,8 @@ def decode_parts(data: Mapping[str, Any]) -> dict[str, SavedState]:
     }
 
 
-def _decode_pieces(dtype: str, shape: list[int], base: int | None, pieces: Any) -> ArrayPieces:
-    return ArrayPieces(np.dtype(dtype), tuple(shape), base, pieces)
+def _decode_pieces(dtype: str, shape: list[int], pieces: Any, stored: Any) -> ArrayPieces:
+    return ArrayPieces(np.dtype(dtype), tuple(shape), pieces, stored)
 
 
 COMMANDS, REPORTS, FAILURES = "down", "up", "failed"  # prefixes of the channels' names
@@ -140,9 +141,25 @@ class SavePartsAt:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStored:
-    """The snapshot of these rounds is stored. The site may leave out what it has in later ones."""
+    """The snapshot of these rounds is stored, with these pieces of the site, which later ones may leave out."""
 
     rounds: int
+    paths: tuple[PiecePath, ...]
+    hashes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAhead:
+    """The site shall copy large buffers ahead of a snapshot: `CopiedPieces`, and `CopiedAhead` when little is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class PiecesStored:
+    """The last `CopiedPieces` of the site are stored, or could not be written."""
+
+    is_stored: bool
+    paths: tuple[PiecePath, ...]
+    hashes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +244,8 @@ Command = (
     | CutAt
     | SavePartsAt
     | SnapshotStored
+    | CopyAhead
+    | PiecesStored
     | LoadParts
     | StandStill
     | SaveStandingStill
@@ -269,6 +288,21 @@ class PeerReplaced:
     peer: str
     epoch: int
     lost_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedPieces:
+    """Pieces that the site has copied ahead of a snapshot. The answer is `PiecesStored`."""
+
+    paths: tuple[PiecePath, ...]
+    pieces: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedAhead:
+    """So little is left that a snapshot need not wait, or copies could not be written (`has_failed`)."""
+
+    has_failed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +399,8 @@ Report = (
     | SiteReady
     | PartsLoaded
     | PeerReplaced
+    | CopiedPieces
+    | CopiedAhead
     | SavedPieces
     | SavedParts
     | PartsNotSaved

@@ -14,6 +14,7 @@ from flowrl.runtime.control.messages import (
     CONTROL_LIMITS,
     REPORT,
     REPORTS,
+    CopyAhead,
     CutAt,
     GoOn,
     GrantLease,
@@ -23,6 +24,7 @@ from flowrl.runtime.control.messages import (
     JoinRun,
     LeaveRun,
     LoadParts,
+    PiecesStored,
     PositionedCount,
     PositionedRecord,
     ReplacePeer,
@@ -71,6 +73,8 @@ class CoordinatorMessages:
         # What the sites have sent that all stand still, once they do.
         self.sent_tokens: Mapping[str, int] | None = None
         self.stored_pieces = StoredPieces(copies=2)  # one here, and one with the coordinator
+        self.copies_ahead = False  # whether large buffers are to be copied ahead of a snapshot
+        self.pieces_stored: PiecesStored | None = None  # the answer to the last pieces that were
         self.parts_to_load: LoadParts | None = None
         self.run_to_join: JoinRun | None = None
         self.results_requested = False
@@ -96,7 +100,12 @@ class CoordinatorMessages:
             elif isinstance(command, SavePartsAt):
                 self.saves_at.add(command.rounds)
             elif isinstance(command, SnapshotStored):
-                self.stored_pieces.set_stored(command.rounds)
+                hashes = dict(zip(command.paths, command.hashes, strict=True))
+                self.stored_pieces.set_stored(command.rounds, hashes)
+            elif isinstance(command, CopyAhead):
+                self.copies_ahead = True
+            elif isinstance(command, PiecesStored):
+                self.pieces_stored = command
             elif isinstance(command, LoadParts):
                 self.parts_to_load = command
             elif isinstance(command, StandStill):

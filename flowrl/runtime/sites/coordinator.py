@@ -21,6 +21,8 @@ from flowrl.runtime.control.count_ledger import CountLedger
 from flowrl.runtime.control.cuts import CutPlanner, completed_at
 from flowrl.runtime.control.leases import Leases
 from flowrl.runtime.control.messages import (
+    CopiedAhead,
+    CopiedPieces,
     GrantLease,
     HaltFreeSite,
     HashTokens,
@@ -229,6 +231,7 @@ class Coordinator:
         while self._milestones.pending(SiteAtCut):
             self._grant_lease(time.perf_counter() - began)
             self._receive_reports()
+            self._assembly.announce_stored()
             self._restart_lost_sites()
             self._require_progress()
             present = set(self.sites.names) - self._restarts.absent
@@ -338,7 +341,7 @@ class Coordinator:
     def _lose(self, site: str, why: str) -> None:
         """Go on without a site, until it is started again. At the end of a run it is not."""
         self._silence.ignore(site)
-        self._assembly.go_on()  # tokens that the lost site has sent may never arrive
+        self._assembly.lose(site)
         if site not in self._rounds_of_lost:
             self._rounds_of_lost[site] = self._leases.remove(site)
         if self._cut.was_requested or site not in self._milestones.pending(SiteAtCut):
@@ -405,6 +408,10 @@ class Coordinator:
         elif isinstance(report, RoundsHeld):
             in_rounds = site not in self._unsynchronised_sites
             self._cut.on_rounds_held(site, report.begun if in_rounds else None)
+        elif isinstance(report, CopiedPieces):
+            self._assembly.write_ahead(site, report)
+        elif isinstance(report, CopiedAhead):
+            self._assembly.on_copied_ahead(site, report)
         elif isinstance(report, SavedPieces):
             self._assembly.add_pieces(report)
         elif isinstance(report, SavedParts):

@@ -291,8 +291,9 @@ class LaunchedSites:
         self._control.send(command, (name for name in self.names if name not in self._lost))
 
     def send_to(self, site: str, command: Command) -> None:
-        """Send a command to one site."""
-        self._control.send(command, [site])
+        """Send a command to one site, if it is not lost."""
+        if site not in self._lost:
+            self._control.send(command, [site])
 
     def refusal_lines(self) -> list[str]:
         """Return what the coordinator and the sites that have failed have refused."""

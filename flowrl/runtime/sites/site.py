@@ -156,7 +156,7 @@ class SiteScheduler(Scheduler):
         """Wait for a lease, and return where the round ends early if the cut is in it."""
         self._channels.drain()
         self._commit_settled_effects()
-        self._snapshots.stand_still_if_asked()
+        self._snapshots.act()
         if self._fires_freely:
             self._wait_for_tokens()
             return None
@@ -164,9 +164,9 @@ class SiteScheduler(Scheduler):
         while not self._may_begin_round():
             self._reporter.report_if_new(self)
             self._waits.until_coordinator(
-                lambda: self._may_begin_round() or self._snapshots.shall_stand_still
+                lambda: self._may_begin_round() or self._snapshots.shall_act
             )
-            self._snapshots.stand_still_if_asked()
+            self._snapshots.act()
         self._snapshots.save_if_due()  # a request that came after the last round
         cut = self._messages.cut
         if cut is None or rounds < cut[0]:
@@ -194,10 +194,8 @@ class SiteScheduler(Scheduler):
 
         while not can_fire():
             self._reporter.report_if_new(self)
-            self._site_edges.wait_for_tokens(
-                lambda: can_fire() or self._snapshots.shall_stand_still
-            )
-            self._snapshots.stand_still_if_asked()
+            self._site_edges.wait_for_tokens(lambda: can_fire() or self._snapshots.shall_act)
+            self._snapshots.act()
 
     def _commit_settled_effects(self) -> None:
         if self.deferred_effects:
@@ -220,6 +218,8 @@ class SiteScheduler(Scheduler):
             raise SiteStopped
         self._histories.after_firing()
         self._stop_at_verdict()
+        if self._snapshots.shall_copy_ahead:
+            self._snapshots.copy_ahead()
         # Tokens must not wait for the end of a long firing that follows.
         if self.site.last_fired_s - self._last_flush_s > FLUSH_S:
             self._last_flush_s = self.site.last_fired_s

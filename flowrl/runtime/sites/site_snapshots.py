@@ -1,13 +1,16 @@
-"""What a site does for snapshots: it saves its parts, stands still where that is asked, and sends them."""
+"""What a site does for snapshots: it copies ahead, stands still where that is asked, and saves and sends its parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from flowrl.channels import SiteChannels
 from flowrl.core.errors import NodeError
 from flowrl.runtime.control.cuts import completed_at
 from flowrl.runtime.control.messages import (
+    CopiedAhead,
+    CopiedPieces,
     PartsNotSaved,
     SavedParts,
     SavedPieces,
@@ -15,10 +18,12 @@ from flowrl.runtime.control.messages import (
     saved_messages,
 )
 from flowrl.runtime.control.site_control import CoordinatorMessages, SiteReporter
+from flowrl.runtime.copies_ahead import CopiesAhead, read_large
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory
 from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position, WaitKind
 from flowrl.runtime.snapshot import save_parts
+from flowrl.runtime.stored_pieces import PiecesAhead
 
 
 class SiteSnapshots:
@@ -42,6 +47,9 @@ class SiteSnapshots:
         self._scheduler, self._edges = scheduler, edges
         self._messages, self._reporter, self._channels = messages, reporter, channels
         self._fires_freely = fires_freely
+        self._copies_ahead = CopiesAhead(
+            messages.stored_pieces, partial(read_large, scheduler.instances), self._send_copied
+        )
         self._unsent: dict[int, list[SavedPieces | SavedParts | PartsNotSaved]] = {}  # by rounds
         self._is_saving = False  # parts, for which it may wait for tokens of the last round
 
@@ -77,6 +85,48 @@ class SiteSnapshots:
             self._reporter.report(self._scheduler)  # records come before the parts that follow them
             for message in self._unsent.pop(saved_at):
                 self._reporter.send(message)
+
+    # copying ahead
+
+    @property
+    def shall_copy_ahead(self) -> bool:
+        """Whether the site can copy some of its large buffers ahead of a snapshot now."""
+        messages = self._messages
+        return (
+            messages.copies_ahead
+            or messages.pieces_stored is not None
+            or self._copies_ahead.can_proceed
+        )
+
+    def copy_ahead(self) -> None:
+        """Copy a few pieces ahead of a snapshot. No node may be firing."""
+        messages, ahead = self._messages, self._copies_ahead
+        was_done = ahead.is_done or ahead.has_failed
+        if (stored := messages.pieces_stored) is not None:
+            messages.pieces_stored = None
+            hashes = dict(zip(stored.paths, stored.hashes, strict=True))
+            ahead.on_stored(hashes if stored.is_stored else None)
+        if messages.copies_ahead:
+            messages.copies_ahead = was_done = False
+            ahead.begin()
+        else:
+            ahead.proceed()
+        if not was_done and (ahead.is_done or ahead.has_failed):
+            self._reporter.send(CopiedAhead(ahead.has_failed))
+
+    def _send_copied(self, copied: PiecesAhead) -> None:
+        self._reporter.send(CopiedPieces(tuple(copied.pieces), tuple(copied.pieces.values())))
+
+    @property
+    def shall_act(self) -> bool:
+        """Whether there is something to do for a snapshot before the next firing."""
+        return self.shall_copy_ahead or self.shall_stand_still
+
+    def act(self) -> None:
+        """Copy ahead and stand still as far as that is asked."""
+        if self.shall_copy_ahead:
+            self.copy_ahead()
+        self.stand_still_if_asked()
 
     # standing still
 
@@ -117,6 +167,7 @@ class SiteSnapshots:
         self, rounds: int, may_wait: bool = True
     ) -> list[SavedPieces | SavedParts | PartsNotSaved]:
         instances, stored = self._scheduler.instances, self._messages.stored_pieces
+        self._copies_ahead.end()
         try:
             return [*saved_messages(rounds, save_parts(instances, rounds, stored, may_wait))]
         except NodeError as error:

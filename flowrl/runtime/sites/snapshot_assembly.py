@@ -3,7 +3,7 @@
 In rounds, the sites are told after which round they save, before any of them can have completed it. Each saves when it
 has completed that round, and no site waits for another. Where nodes may lack tokens, rounds do not say which tokens
 are on their way between two sites. There, all sites stand still: none fires until the tokens on their way have arrived
-and every site has saved its parts.
+and every site has saved its parts. Sites with large buffers copy them ahead, before the round of a snapshot is chosen.
 """
 
 from __future__ import annotations
@@ -24,9 +24,13 @@ from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.count_ledger import CountLedger, difference, total
 from flowrl.runtime.control.leases import Leases
 from flowrl.runtime.control.messages import (
+    CopiedAhead,
+    CopiedPieces,
+    CopyAhead,
     GoOn,
     LoadParts,
     PartsNotSaved,
+    PiecesStored,
     PositionedCount,
     SavedParts,
     SavedPieces,
@@ -39,11 +43,13 @@ from flowrl.runtime.control.messages import (
     encode_parts,
     with_pieces,
 )
+from flowrl.runtime.copies_ahead import is_large
 from flowrl.runtime.sites.launched_sites import LaunchedSites
 from flowrl.runtime.sites.part_sites import site_of_parts
 from flowrl.runtime.sites.site_restarts import SiteRestarts
 from flowrl.runtime.snapshot import node_key
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSink
+from flowrl.runtime.stored_pieces import PiecesAhead
 
 PARTS_S = 60.0  # without any report, at the end of a run, before its snapshot is given up
 
@@ -101,8 +107,13 @@ class SnapshotAssembly:
         self._standstill: Standstill | None = None
         self._standstills = 0  # that were asked for so far
         self._saves_at_end = False  # of a run that needs a standstill
-        self._stored_rounds: int | None = None  # of which the sites know that they are stored
         self._part_sites, self._relays = site_of_parts(checked, layout), layout.relays
+        self._large_sites = {
+            site for (node, _), site in layout.site_of.items() if is_large(checked.facts.get(node))
+        }
+        # The sites that copy ahead of a snapshot and have not said that little is left; None if no site was asked to.
+        self._copying: set[str] | None = None
+        self._copied: dict[str, PiecesAhead] = {}  # by site: what is being written
         self._free_counts: dict[str, Count] = {}  # by free site, since this part of the run began
         self._may_begin_anew = elastic_sites(checked, layout)
         # By elastic site: the parts that it has saved last, for snapshots that are saved while it is away.
@@ -124,7 +135,7 @@ class SnapshotAssembly:
         """Save what is due after these rounds, none of which any site can have completed."""
         if self.sink is None:
             return
-        due = self.sink.schedule.due_within(first, last)
+        due = self.sink.schedule.due_within(first, last, self._are_copied_ahead(first, last))
         if not self._needs_standstill:
             self.save_after(due)
         elif due - self.sink.schedule.known:
@@ -134,7 +145,7 @@ class SnapshotAssembly:
         """Let all sites save their parts when they have completed these rounds."""
         if self.sink is None:
             return
-        self._announce_stored()
+        self.announce_stored()
         for number in sorted(set(rounds) - self._pending.keys()):
             if self._needs_standstill:
                 self._saves_at_end = True
@@ -142,12 +153,57 @@ class SnapshotAssembly:
             self._pending[number] = PendingSnapshot(set(self._sites.names))
             self._sites.send(SavePartsAt(number))
 
-    def _announce_stored(self) -> None:
-        """Tell sites which snapshot is stored, so that they do not copy again what it has."""
-        rounds = None if self.sink is None else self.sink.stored_rounds
-        if rounds is not None and rounds != self._stored_rounds:
-            self._stored_rounds = rounds
-            self._sites.send(SnapshotStored(rounds))
+    def announce_stored(self) -> None:
+        """Tell sites which of their copies are stored, so that they do not copy the same again."""
+        for stored in () if self.sink is None else self.sink.take_stored():
+            hashes = stored.hashes or {}
+            if isinstance(stored.copy, PiecesAhead):
+                answer = PiecesStored(stored.hashes is not None, (*hashes,), (*hashes.values(),))
+                for site in [s for s, copied in self._copied.items() if copied is stored.copy]:
+                    del self._copied[site]
+                    self._sites.send_to(site, answer)
+                continue
+            for site in {self._part_sites[path.key] for path in hashes} - self._restarts.away:
+                own = {p: sha for p, sha in hashes.items() if self._part_sites[p.key] == site}
+                self._sites.send_to(site, SnapshotStored(stored.copy, (*own,), (*own.values(),)))
+
+    # copying ahead
+
+    def _are_copied_ahead(self, first: int, last: int) -> bool:
+        """Return whether a snapshot need not wait for large buffers; ask sites to copy them if one is wanted.
+
+        While a snapshot of rounds that a site may have completed is saved, no site is asked.
+        """
+        if not (large := self._large_sites - self._restarts.away) or self.sink is None:
+            return True
+        is_wanted = self.sink.schedule.wants_copies_ahead(first)
+        if self._copying is None and is_wanted and min(self._pending, default=last + 1) > last:
+            self._copying = set(large)
+            for site in large:
+                self._sites.send_to(site, CopyAhead())
+        return self._copying is not None and not self._copying
+
+    def write_ahead(self, site: str, copied: CopiedPieces) -> None:
+        """Let pieces be written that a site has copied ahead."""
+        if self.sink is not None:
+            pieces = dict(zip(copied.paths, copied.pieces, strict=True))
+            self._copied[site] = PiecesAhead(pieces)
+            self.sink.write_ahead(self._copied[site])
+
+    def on_copied_ahead(self, site: str, report: CopiedAhead) -> None:
+        """Note that a site has copied ahead, or give up the snapshot that waits for it."""
+        if self._copying is not None and self.sink is not None:
+            self._copying.discard(site)
+            if report.has_failed:
+                self._copying = None
+                self.sink.schedule.postpone()
+
+    def lose(self, site: str) -> None:
+        """Wait neither for copies of a lost site nor for tokens that it has sent, which may never arrive."""
+        self._copied.pop(site, None)
+        if self._copying is not None:
+            self._copying.discard(site)
+        self.go_on()
 
     # standing still
 
@@ -158,7 +214,7 @@ class SnapshotAssembly:
             return
         still.is_requested = True
         still.moving = set(self._sites.names) - self._restarts.away
-        self._announce_stored()
+        self.announce_stored()
         self._pending[still.rounds] = PendingSnapshot({*still.moving})
         self._standstills += 1
         self._sites.send(StandStill(self._standstills, still.rounds))
@@ -245,6 +301,7 @@ class SnapshotAssembly:
     def give_up(self, report: PartsNotSaved) -> None:
         """Do without a snapshot of which a site could not save its parts."""
         if self._pending.pop(report.rounds, None) and self.sink is not None:
+            self._copying = None
             self.sink.fail(report.problem)
             self.go_on()
 
@@ -260,6 +317,7 @@ class SnapshotAssembly:
             pending.parts = {**self._last_parts.get(away, {}), **pending.parts}
         counts = total([pending.counts, *(self._free_counts | pending.free_counts).values()])
         del self._pending[rounds]
+        self._copying = None
         self.go_on()
         self.sink.write(Snapshot(rounds, counts, pending.mark, pending.parts))
 

@@ -263,6 +263,10 @@ class MappedColumn:
         self._rows: Array = flat.view(self._column.dtype).reshape(count, *self._column.shape)
 
     def __getitem__(self, places: slice, /) -> Array:
+        """Return a view of rows. In a large file, the disk is asked for all of them at once."""
+        first, stop, _ = places.indices(len(self._rows))
+        if self._prefetches and stop > first:
+            self._prefetch(first, stop)
         return self._rows[places]
 
     def __setitem__(self, places: slice | Array, rows: Array, /) -> None:
@@ -278,11 +282,16 @@ class MappedColumn:
     def take(self, places: Array, axis: int = 0, /, *, mode: Literal["clip"] = "clip") -> Array:
         """Gather rows. In a large file, all rows are requested first, so that the disk reads them concurrently."""
         if self._prefetches:
-            size = self._column.row_bytes
-            for begin in (places * size).tolist():
-                page = begin - begin % mmap.PAGESIZE
-                self._map.madvise(mmap.MADV_WILLNEED, page, begin + size - page)
+            for place in places.tolist():
+                self._prefetch(place, place + 1)
         return self._rows.take(places, 0, mode=mode)
+
+    def _prefetch(self, first: int, stop: int) -> None:
+        """Ask the disk for rows without waiting for them."""
+        size = self._column.row_bytes
+        begin, end = first * size, stop * size
+        page = begin - begin % mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_WILLNEED, page, end - page)
 
     def flush(self) -> None:
         """Write the checksums of new rows, and wait until all writes are on the disk."""
