@@ -77,8 +77,11 @@ class Sender:
         """Return whether `send` will not block: there is room, or it will raise why there never will be."""
         if not self._kept or self.send_error:
             return True
+        return self._has_room_for(self._largest)
+
+    def _has_room_for(self, nbytes: int) -> bool:
         limits = self.limits
-        return len(self._kept) < limits.tokens and self._kept_bytes + self._largest <= limits.bytes
+        return len(self._kept) < limits.tokens and self._kept_bytes + nbytes <= limits.bytes
 
     @property
     def all_taken(self) -> bool:
@@ -88,13 +91,15 @@ class Sender:
         """Send a token, which must not change any more."""
         if self.send_error:
             raise self.send_error
-        if not self.is_ready():
-            raise WouldBlock(f"channel '{self.name}' is full: wait until it is ready")
+        is_ready = self.is_ready()
         same = clock is self._clock
         connection = self._connection
         packed = connection.pack_token(
             self.name, self.epoch, self._next, None if same else clock, value, self._wire
         )
+        if not is_ready and not self._has_room_for(packed.nbytes):  # it may be smaller than others
+            packed.release()
+            raise WouldBlock(f"channel '{self.name}' is full: wait until it is ready")
         self._clock = clock
         self._keep(packed)
         if self._wire is not AS_IT_IS:

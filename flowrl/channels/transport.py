@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class ChannelLimits:
     """The most tokens, and the most bytes of tokens, that may be sent and not yet taken.
 
-    A token may be sent if one of the largest size so far would fit. A token that is larger than the limit itself is
-    sent when no other token is in flight.
+    A sender is ready if a token of the largest size so far would fit; a smaller one may be sent sooner. A token that is
+    larger than the limit itself is sent when no other token is in flight.
     """
 
     tokens: int = 64

@@ -122,6 +122,19 @@ def test_a_channel_is_limited_in_bytes(sites: SitePair) -> None:
     sites.poll_until(sender.is_ready)
 
 
+def test_a_small_token_is_sent_where_one_of_the_largest_would_not_fit(sites: SitePair) -> None:
+    sender, receiver = sites.open_channel(ChannelLimits(tokens=100, bytes=5 * MB))
+    for _ in range(2):
+        sender.send(np.zeros(2 * MB, np.uint8))
+    assert not sender.is_ready()
+    for _ in range(2):
+        with pytest.raises(WouldBlock, match="channel 'x' is full: wait until it is ready"):
+            sender.send(np.zeros(2 * MB, np.uint8))
+        sender.send(np.ones(3, np.uint8))
+    sites.poll_until(lambda: len(receiver) == 4)
+    assert [len(receiver.take()[0]) for _ in range(4)] == [2 * MB, 2 * MB, 3, 3]
+
+
 def test_a_token_larger_than_the_limit_is_sent_alone(sites: SitePair) -> None:
     sender, receiver = sites.open_channel(ChannelLimits(bytes=MB))
     taken = sites.transfer(sender, receiver, [np.full(2 * MB, i, np.uint8) for i in range(3)])

@@ -13,7 +13,9 @@ from flowrl.core import array_pieces
 from flowrl.core.batch import Batch
 from flowrl.core.errors import NodeError
 from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.plain_data import DataCodec
 from flowrl.core.ports import In
+from flowrl.core.saved_state import SavedState
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.nodes.buffers.storage.ring import Ring
@@ -21,10 +23,19 @@ from flowrl.runs import snapshot_files
 from flowrl.runs.snapshot_files import SnapshotWriter
 from flowrl.runtime import copies_ahead, stored_pieces
 from flowrl.runtime.control import messages
-from flowrl.runtime.control.messages import SavedParts, SiteResults
+from flowrl.runtime.control.messages import (
+    ArrayBytes,
+    ArrivedArrays,
+    LoadParts,
+    SavedParts,
+    SiteResults,
+    load_messages,
+    saved_messages,
+)
 from flowrl.runtime.sites.coordinator import RESULTS_S
 from flowrl.runtime.sites.milestones import Milestones
 from flowrl.runtime.sites.site_failures import SiteLost
+from flowrl.runtime.snapshot import digest_of_parts
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.quick_selection import exhaustive_except
 from tests.sites.bundled_cases import COMPARED, SMALL
@@ -32,6 +43,10 @@ from tests.sites.snapshots import Execution, StoringExecution, compare_continued
 from tests.sites.test_same_bits import GRAPHS
 from tests.toys.toy_nodes import Learner
 from tests.toys.toy_runs import toy_graph
+
+LOAD: DataCodec[ArrayBytes | LoadParts | SavedParts] = DataCodec(
+    ArrayBytes | LoadParts | SavedParts
+)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -133,6 +148,42 @@ class KeepsRows(Node):
 
     def load_state_dict(self, state: Any) -> None:
         self.ring.load_state_dict(state)
+
+
+def test_large_arrays_are_sent_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that is larger than what a channel holds would leave no room for others."""
+    monkeypatch.setattr(messages, "MESSAGE_BYTES", 4096)
+    state = {"w": np.arange(3000.0).reshape(3, 1000), "b": np.ones(2), "n": np.ones((0, 4))}
+    parts = {"node/l": SavedState.of(state), "node/k": SavedState.of({"w": np.ones(1024)})}
+    for sent in (
+        [LOAD.encode(m) for m in load_messages(3, parts, {"l": 4})],
+        [LOAD.encode(m) for m in saved_messages(3, parts)],
+    ):
+        *arrays, last = [LOAD.decode(data) for data in sent]
+        arrived = ArrivedArrays()
+        for message in arrays:
+            assert isinstance(message, ArrayBytes)
+            assert message.content.nbytes <= 4096
+            arrived.add(message)
+        assert len(arrays) == 6 + 1 + 2
+        assert isinstance(last, LoadParts | SavedParts)
+        assert digest_of_parts(arrived.decode_parts(last.parts)) == digest_of_parts(parts)
+
+
+def test_a_graph_continues_from_parts_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MESSAGE_BYTES", 1024)
+    graph = toy_graph(
+        {"c": "Source", "l": f"{__name__}:LearnerWithManyWeights"},
+        ["c -> l", "l.weights -> c.weights"],
+    )
+    checked = check(load_data(graph)).require_sound()
+    compare_continued(checked, 6, {2, 3}, "threads", "c=main,l=thread")
+
+
+class LearnerWithManyWeights(Learner):
+    def setup(self) -> None:
+        super().setup()
+        self.sum = np.arange(3000.0).reshape(1500, 2)
 
 
 @pytest.fixture

@@ -41,7 +41,18 @@ def encode_parts(parts: Parts) -> dict[str, Any]:
     }
 
 
-def saved_messages(rounds: int, parts: Parts) -> Iterator[SavedPieces | SavedParts]:
+def load_messages(
+    rounds: int, parts: Parts, fired: Mapping[str, int]
+) -> Iterator[ArrayBytes | LoadParts]:
+    """Yield the messages with which the coordinator sends the parts that a site shall load."""
+    rest = {}
+    for key, saved in parts.items():
+        yield from _array_messages(key, saved)
+        rest[key] = _without_large_arrays(saved)
+    yield LoadParts(rounds, encode_parts(rest), fired)
+
+
+def saved_messages(rounds: int, parts: Parts) -> Iterator[ArrayBytes | SavedPieces | SavedParts]:
     """Yield the messages with which a site sends its parts of a snapshot."""
     rest = {}
     for key, saved in parts.items():
@@ -50,9 +61,28 @@ def saved_messages(rounds: int, parts: Parts) -> Iterator[SavedPieces | SavedPar
             for begin in range(0, len(indices), MESSAGE_PIECES):
                 some = slice(begin, begin + MESSAGE_PIECES)
                 yield SavedPieces(rounds, key, name, indices[some], pieces[some])
-        empty = {name: replace(array, pieces={}) for name, array in saved.pieces.items()}
-        rest[key] = SavedState(*saved.parts(), empty)
+        yield from _array_messages(key, saved)
+        rest[key] = _without_large_arrays(saved)
     yield SavedParts(rounds, encode_parts(rest))
+
+
+def _array_messages(key: str, saved: SavedState) -> Iterator[ArrayBytes]:
+    for name, array in saved.arrays.items():
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for begin in range(0, len(content) if _is_large(array) else 0, MESSAGE_BYTES):
+            some = content[begin : begin + MESSAGE_BYTES]
+            yield ArrayBytes(key, name, array.dtype.str, array.shape, begin, some)
+
+
+def _without_large_arrays(saved: SavedState) -> SavedState:
+    """Return a part without what is sent before it."""
+    arrays, text = saved.parts()
+    empty = {name: replace(array, pieces={}) for name, array in saved.pieces.items()}
+    return SavedState({n: a for n, a in arrays.items() if not _is_large(a)}, text, empty)
+
+
+def _is_large(array: Array) -> bool:
+    return array.nbytes > MESSAGE_BYTES // 1024
 
 
 def with_pieces(saved: SavedState, pieces: Mapping[str, Mapping[int, Array]]) -> SavedState:
@@ -65,12 +95,26 @@ def _encode_pieces(array: ArrayPieces) -> list[Any]:
     return [array.dtype.str, list(array.shape), dict(array.pieces), dict(array.stored)]
 
 
-def decode_parts(data: Mapping[str, Any]) -> dict[str, SavedState]:
-    """Return the parts of a snapshot that a channel has carried."""
-    return {
-        key: SavedState(arrays, text, {n: _decode_pieces(*found) for n, found in pieces.items()})
-        for key, (arrays, text, pieces) in data.items()
-    }
+class ArrivedArrays:
+    """Large arrays of parts, whose bytes arrive before the parts."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, dict[str, Array]] = {}  # by part and name
+
+    def add(self, message: ArrayBytes) -> None:
+        own = self._arrays.setdefault(message.key, {})
+        if message.name not in own:
+            own[message.name] = np.empty(message.shape, np.dtype(message.dtype))
+        flat = own[message.name].reshape(-1).view(np.uint8)
+        flat[message.begin : message.begin + len(message.content)] = message.content
+
+    def decode_parts(self, data: Mapping[str, Any]) -> dict[str, SavedState]:
+        """Return the parts of a snapshot that a channel has carried, with the arrays that came before them."""
+        found = {}
+        for key, (arrays, text, encoded) in data.items():
+            pieces = {name: _decode_pieces(*array) for name, array in encoded.items()}
+            found[key] = SavedState({**arrays, **self._arrays.pop(key, {})}, text, pieces)
+        return found
 
 
 def _decode_pieces(dtype: str, shape: list[int], pieces: Any, stored: Any) -> ArrayPieces:
@@ -78,7 +122,8 @@ def _decode_pieces(dtype: str, shape: list[int], pieces: Any, stored: Any) -> Ar
 
 
 COMMANDS, REPORTS, FAILURES = "down", "up", "failed"  # prefixes of the channels' names
-MESSAGE_PIECES = 16  # of 4 MB, in one message
+MESSAGE_PIECES = 4  # of 4 MB, in one message
+MESSAGE_BYTES = 16 << 20  # of an array
 CONTROL_LIMITS = ChannelLimits(tokens=1 << 16)
 
 
@@ -96,6 +141,18 @@ class PositionedCount(NamedTuple):
 
     position: Position
     counts: Count
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayBytes:
+    """Bytes of an array, from `begin` on, before the `LoadParts` or `SavedParts` to which the array belongs."""
+
+    key: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    content: Any
 
 
 # from the coordinator to a site
@@ -246,6 +303,7 @@ Command = (
     | SnapshotStored
     | CopyAhead
     | PiecesStored
+    | ArrayBytes
     | LoadParts
     | StandStill
     | SaveStandingStill
@@ -401,6 +459,7 @@ Report = (
     | PeerReplaced
     | CopiedPieces
     | CopiedAhead
+    | ArrayBytes
     | SavedPieces
     | SavedParts
     | PartsNotSaved

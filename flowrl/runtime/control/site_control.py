@@ -14,6 +14,8 @@ from flowrl.runtime.control.messages import (
     CONTROL_LIMITS,
     REPORT,
     REPORTS,
+    ArrayBytes,
+    ArrivedArrays,
     CopyAhead,
     CutAt,
     GoOn,
@@ -76,6 +78,7 @@ class CoordinatorMessages:
         self.copies_ahead = False  # whether large buffers are to be copied ahead of a snapshot
         self.pieces_stored: PiecesStored | None = None  # the answer to the last pieces that were
         self.parts_to_load: LoadParts | None = None
+        self.arrived_arrays = ArrivedArrays()  # of these parts
         self.run_to_join: JoinRun | None = None
         self.results_requested = False
         self.must_leave = False
@@ -106,6 +109,8 @@ class CoordinatorMessages:
                 self.copies_ahead = True
             elif isinstance(command, PiecesStored):
                 self.pieces_stored = command
+            elif isinstance(command, ArrayBytes):
+                self.arrived_arrays.add(command)
             elif isinstance(command, LoadParts):
                 self.parts_to_load = command
             elif isinstance(command, StandStill):

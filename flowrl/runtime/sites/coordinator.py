@@ -21,6 +21,7 @@ from flowrl.runtime.control.count_ledger import CountLedger
 from flowrl.runtime.control.cuts import CutPlanner, completed_at
 from flowrl.runtime.control.leases import Leases
 from flowrl.runtime.control.messages import (
+    ArrayBytes,
     CopiedAhead,
     CopiedPieces,
     GrantLease,
@@ -412,6 +413,8 @@ class Coordinator:
             self._assembly.write_ahead(site, report)
         elif isinstance(report, CopiedAhead):
             self._assembly.on_copied_ahead(site, report)
+        elif isinstance(report, ArrayBytes):
+            self._assembly.add_array(site, report)
         elif isinstance(report, SavedPieces):
             self._assembly.add_pieces(report)
         elif isinstance(report, SavedParts):

@@ -295,6 +295,14 @@ class LaunchedSites:
         if site not in self._lost:
             self._control.send(command, [site])
 
+    def send_when_ready(self, site: str, command: Command) -> None:
+        """Send a large command to one site when there is room for it; raise the first cause if a site fails."""
+        while site not in self._lost and not self._control.can_send(site):
+            self._poll()
+            if self._has_failures():
+                self._handle_failures()
+        self.send_to(site, command)
+
     def refusal_lines(self) -> list[str]:
         """Return what the coordinator and the sites that have failed have refused."""
         if not self._is_closed:
@@ -311,7 +319,7 @@ class LaunchedSites:
         If only replaceable sites were lost, `take_losses` returns them.
         """
         self._poll()
-        if self._control.has_failures or self._some_site_is_dead():
+        if self._has_failures():
             self._handle_failures()
         return list(self._control.take_reports())
 
@@ -328,6 +336,9 @@ class LaunchedSites:
             self.processes.signal(disturbance)
 
     # failures
+
+    def _has_failures(self) -> bool:
+        return self._control.has_failures or self._some_site_is_dead()
 
     def _some_site_is_dead(self) -> bool:
         now_s = time.monotonic()

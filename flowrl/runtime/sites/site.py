@@ -24,7 +24,6 @@ from flowrl.runtime.control.messages import (
     SiteReady,
     SiteResults,
     TrainItersReached,
-    decode_parts,
 )
 from flowrl.runtime.control.site_control import CoordinatorMessages, SiteReporter
 from flowrl.runtime.control.weight_history import WeightHistories
@@ -319,7 +318,8 @@ class SiteScheduler(Scheduler):
         if messages.parts_to_load is not None:
             load = messages.parts_to_load
             # An elastic site that has saved nothing begins anew.
-            self.begin_after(load.rounds, decode_parts(load.parts) or None, load.fired)
+            parts = messages.arrived_arrays.decode_parts(load.parts)
+            self.begin_after(load.rounds, parts or None, load.fired)
 
     def _join_run(self, join: JoinRun) -> None:
         """Begin where the others are, and go on counting where the instances of the lost site had been."""

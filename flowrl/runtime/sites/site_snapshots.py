@@ -9,6 +9,7 @@ from flowrl.channels import SiteChannels
 from flowrl.core.errors import NodeError
 from flowrl.runtime.control.cuts import completed_at
 from flowrl.runtime.control.messages import (
+    ArrayBytes,
     CopiedAhead,
     CopiedPieces,
     PartsNotSaved,
@@ -24,6 +25,8 @@ from flowrl.runtime.scheduler import Scheduler
 from flowrl.runtime.site_state import Position, WaitKind
 from flowrl.runtime.snapshot import save_parts
 from flowrl.runtime.stored_pieces import PiecesAhead
+
+SavedMessage = ArrayBytes | SavedPieces | SavedParts | PartsNotSaved
 
 
 class SiteSnapshots:
@@ -50,7 +53,7 @@ class SiteSnapshots:
         self._copies_ahead = CopiesAhead(
             messages.stored_pieces, partial(read_large, scheduler.instances), self._send_copied
         )
-        self._unsent: dict[int, list[SavedPieces | SavedParts | PartsNotSaved]] = {}  # by rounds
+        self._unsent: dict[int, list[SavedMessage]] = {}  # by rounds
         self._is_saving = False  # parts, for which it may wait for tokens of the last round
 
     def is_saving_beyond(self, cut: Position) -> bool:
@@ -163,9 +166,7 @@ class SiteSnapshots:
                 self._reporter.send(message)
             wait(is_over, wait_kind)
 
-    def _copied_parts(
-        self, rounds: int, may_wait: bool = True
-    ) -> list[SavedPieces | SavedParts | PartsNotSaved]:
+    def _copied_parts(self, rounds: int, may_wait: bool = True) -> list[SavedMessage]:
         instances, stored = self._scheduler.instances, self._messages.stored_pieces
         self._copies_ahead.end()
         try:

@@ -24,11 +24,12 @@ from flowrl.graph.site_layout import SiteLayout
 from flowrl.runtime.control.count_ledger import CountLedger, difference, total
 from flowrl.runtime.control.leases import Leases
 from flowrl.runtime.control.messages import (
+    ArrayBytes,
+    ArrivedArrays,
     CopiedAhead,
     CopiedPieces,
     CopyAhead,
     GoOn,
-    LoadParts,
     PartsNotSaved,
     PiecesStored,
     PositionedCount,
@@ -39,8 +40,7 @@ from flowrl.runtime.control.messages import (
     SnapshotStored,
     StandsStill,
     StandStill,
-    decode_parts,
-    encode_parts,
+    load_messages,
     with_pieces,
 )
 from flowrl.runtime.copies_ahead import is_large
@@ -113,6 +113,7 @@ class SnapshotAssembly:
         }
         # The sites that copy ahead of a snapshot and have not said that little is left; None if no site was asked to.
         self._copying: set[str] | None = None
+        self._arrived: dict[str, ArrivedArrays] = {}  # by site: of parts that have not arrived
         self._copied: dict[str, PiecesAhead] = {}  # by site: what is being written
         self._free_counts: dict[str, Count] = {}  # by free site, since this part of the run began
         self._may_begin_anew = elastic_sites(checked, layout)
@@ -201,6 +202,7 @@ class SnapshotAssembly:
     def lose(self, site: str) -> None:
         """Wait neither for copies of a lost site nor for tokens that it has sent, which may never arrive."""
         self._copied.pop(site, None)
+        self._arrived.pop(site, None)
         if self._copying is not None:
             self._copying.discard(site)
         self.go_on()
@@ -279,15 +281,17 @@ class SnapshotAssembly:
             new = zip(saved.indices, saved.pieces, strict=True)
             arrays.setdefault(saved.name, {}).update(new)
 
+    def add_array(self, site: str, array: ArrayBytes) -> None:
+        """Take bytes of an array of the next parts of a site."""
+        self._arrived.setdefault(site, ArrivedArrays()).add(array)
+
     def add_parts(self, site: str, saved: SavedParts) -> None:
         """Take the parts of a site, and write the snapshot if they were the last ones."""
+        parts = self._arrived.pop(site, ArrivedArrays()).decode_parts(saved.parts)
         pending = self._pending.get(saved.rounds)
         if pending is None:
             return  # another site could not save its parts
-        own = {
-            key: with_pieces(part, pending.pieces.pop(key, {}))
-            for key, part in decode_parts(saved.parts).items()
-        }
+        own = {key: with_pieces(part, pending.pieces.pop(key, {})) for key, part in parts.items()}
         pending.parts |= own
         if site in self._free_counts:
             pending.free_counts[site] = self._free_counts[site]
@@ -339,8 +343,8 @@ class SnapshotAssembly:
             elif not parts and name not in self._relays:
                 raise RunError(f"the snapshot has no part of site '{name}'; it is of another graph")
             if name not in self._restarts.absent:
-                load = LoadParts(snapshot.rounds, encode_parts(parts), fired)
-                self._sites.send_to(name, load)
+                for message in load_messages(snapshot.rounds, parts, fired):
+                    self._sites.send_when_ready(name, message)
 
     def _fired_without_rounds(self, snapshot: Snapshot) -> dict[str, int]:
         """Return how often nodes had fired that may lack tokens and pace others."""
