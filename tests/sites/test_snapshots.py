@@ -180,6 +180,32 @@ def test_a_graph_continues_from_parts_in_several_messages(monkeypatch: pytest.Mo
     compare_continued(checked, 6, {2, 3}, "threads", "c=main,l=thread")
 
 
+class KeepsManyRows(Node):
+    """Stores 140 MB of rows in each of the first two firings."""
+
+    data = In("samples")
+
+    def setup(self) -> None:
+        self.ring = Ring(35_000)
+
+    def fire(self, data: Batch) -> None:
+        if data["n"][0] < 2:
+            self.ring.push({"obs": np.full((17_500, 1000), data["n"][0] + 0.5)})
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.ring.state_dict(self.ctx.reads_live_arrays)
+
+    def load_state_dict(self, state: Any) -> None:
+        self.ring.load_state_dict(state, self.ctx.keeps_loaded_arrays)
+
+
+@pytest.mark.slow
+def test_a_state_of_more_than_a_channel_holds_continues() -> None:
+    nodes = {"c": "Source", "l": "Learner", "k": f"{__name__}:KeepsManyRows"}
+    checked = check(load_data(toy_graph(nodes, ["c -> l, k", "l.weights -> c.weights"])))
+    compare_continued(checked.require_sound(), 10, {3, 9}, "c=main,l=main,k=process")
+
+
 class LearnerWithManyWeights(Learner):
     def setup(self) -> None:
         super().setup()

@@ -47,8 +47,10 @@ def load_messages(
     """Yield the messages with which the coordinator sends the parts that a site shall load."""
     rest = {}
     for key, saved in parts.items():
-        yield from _array_messages(key, saved)
-        rest[key] = _without_large_arrays(saved)
+        joined = {name: array.joined() for name, array in saved.pieces.items()}
+        whole = SavedState({**saved.arrays, **joined}, saved.text)
+        yield from _array_messages(key, whole)
+        rest[key] = _without_large_arrays(whole)
     yield LoadParts(rounds, encode_parts(rest), fired)
 
 
