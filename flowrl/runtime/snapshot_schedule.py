@@ -79,26 +79,25 @@ class SnapshotSchedule:
     def wants_copies_ahead(self, rounds: int) -> bool:
         """Whether large buffers shall be copied ahead of a snapshot, after so many rounds.
 
-        They shall if one is due because of the time or on request, or if half of the rounds to a known one are over.
+        They shall if one is due because of the time or on request, or if half of the rounds to the next one are over.
         """
         if self.is_busy:
             return False
         if self._is_requested or time.monotonic() >= self._next_s:
             return True
+        if self._every_rounds is not None:
+            return rounds % self._every_rounds >= self._every_rounds // 2
         before = [0, *(known for known in self.known if known <= rounds)]
         after = [known for known in self.known if known > rounds]
-        if self._every_rounds is not None:
-            before.append(rounds - rounds % self._every_rounds)
-            after.append(before[-1] + self._every_rounds)
         return bool(after) and 2 * rounds >= max(before) + min(after)
 
     def due_within(self, first: int, last: int, is_copied_ahead: bool = True) -> set[int]:
         """Return after which of the rounds from `first` to `last` a snapshot is due.
 
-        One that is due because of the time or on request waits until large buffers are copied ahead.
+        Only those at known rounds do not wait until large buffers are copied ahead.
         """
         due = {rounds for rounds in self.known if first <= rounds <= last}
-        if self._every_rounds is not None and not self.is_busy:
+        if self._every_rounds is not None and not self.is_busy and is_copied_ahead:
             step = self._every_rounds
             due.update(range(-(-first // step) * step, last + 1, step))
         is_time = time.monotonic() >= self._next_s and not self.is_busy

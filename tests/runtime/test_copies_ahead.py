@@ -168,7 +168,7 @@ def test_what_arrives_until_a_known_round_is_copied_in_further_sweeps(
         ({}, set[int]()),
         ({"known": [8, 12]}, {4, 5, 6, 7, 10, 11}),
         ({"every_rounds": 10}, {5, 6, 7, 8, 9}),
-        ({"every_rounds": 1}, set[int]()),
+        ({"every_rounds": 1}, {*range(1, 12)}),
         ({"every_s": 0.0}, {*range(1, 12)}),
     ],
 )
@@ -179,7 +179,10 @@ def test_copies_are_wanted_before_a_snapshot_is_due(schedule: Any, wanted: set[i
     assert not any(made.wants_copies_ahead(n) for n in range(1, 12))
 
 
-def test_a_requested_snapshot_waits_for_its_copies_and_one_of_a_known_round_does_not() -> None:
+def test_a_snapshot_waits_for_its_copies_unless_it_is_of_a_known_round() -> None:
+    regular = SnapshotSchedule(every_rounds=3)
+    assert regular.due_within(1, 4, is_copied_ahead=False) == set()
+    assert regular.due_within(5, 9) == {6, 9}
     schedule = SnapshotSchedule(known=[5])
     schedule.request()
     assert schedule.wants_copies_ahead(1)
