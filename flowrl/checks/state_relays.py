@@ -25,19 +25,26 @@ MIN_SENDS = 8  # of a version to other machines; with fewer, a tree is not faste
 
 
 def with_relays(
-    checked: CheckedGraph, layout: SiteLayout, min_sends: int = MIN_SENDS
+    checked: CheckedGraph,
+    layout: SiteLayout,
+    machine_ids: Mapping[str, str],
+    min_sends: int = MIN_SENDS,
 ) -> SiteLayout:
-    """Return the layout with the relays of all states that are sent to other machines so often."""
+    """Return the layout with the relays of all states that are sent to other machines so often.
+
+    `machine_ids` are equal for hosts on the same machine; '' is the machine of the run. A host whose id is empty or
+    missing is a machine of its own.
+    """
     graph = checked.graph
     senders: dict[str, dict[str, str]] = {}
     hosts: dict[str, str] = {}  # of the relays
     edges = [edge for edge in graph.edges if edge.kind == "state" and edge.every is None]
-    if all(_count(_readers_by_host(graph, layout, edge)) < min_sends for edge in edges):
+    if all(_count(_far_readers(graph, layout, machine_ids, edge)) < min_sends for edge in edges):
         return layout
     elastic, free = elastic_sites(checked, layout), free_sites(checked, layout)
     for edge in edges:
         left_out = _left_out(layout, edge, elastic, free)
-        readers = _readers_by_host(graph, layout, edge, left_out)
+        readers = _far_readers(graph, layout, machine_ids, edge, left_out)
         if _count(readers) >= min_sends:
             senders[str(edge.to)] = tree = _senders(layout.site_of[edge.source.node, 0], readers)
             hosts |= {relay: host for host in readers if (relay := relay_on(host)) in tree}
@@ -66,16 +73,29 @@ def _left_out(
     return elastic if wants_newest else elastic | free
 
 
-def _readers_by_host(
-    graph: Graph, layout: SiteLayout, edge: Edge, left_out: frozenset[str] = frozenset()
+def _far_readers(
+    graph: Graph,
+    layout: SiteLayout,
+    machine_ids: Mapping[str, str],
+    edge: Edge,
+    left_out: frozenset[str] = frozenset(),
 ) -> dict[str, list[str]]:
-    """Return by host the sites on other machines that read a state, each once for each replica."""
+    """Return the sites on other machines that read a state, each once for each replica.
+
+    They are given by the first host of their machine.
+    """
+
+    def machine(site: str) -> str:
+        host = layout.host(site)
+        return machine_ids.get(host) or host
+
     source = layout.site_of[edge.source.node, 0]
+    first_hosts: dict[str, str] = {}
     found: dict[str, list[str]] = {}
     for replica in range(graph.nodes[edge.to.node].replicas):
         site = layout.site_of[edge.to.node, replica]
-        host = layout.host(site)
-        if host != layout.host(source) and left_out.isdisjoint({site, source}):
+        if machine(site) != machine(source) and left_out.isdisjoint({site, source}):
+            host = first_hosts.setdefault(machine(site), layout.host(site))
             found.setdefault(host, []).append(site)
     return found
 
@@ -87,8 +107,8 @@ def _count(readers: Mapping[str, Sequence[str]]) -> int:
 def _senders(source: str, readers: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the site that sends versions to each reader and relay.
 
-    The hosts are numbered from the top of the tree, level by level. One that has only one reader, and sends to no other
-    host, needs no relay.
+    The machines are numbered from the top of the tree, level by level. One that has only one reader, and sends to no
+    other machine, needs no relay.
     """
     hosts = list(readers)
     senders = {}

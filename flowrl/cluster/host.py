@@ -55,6 +55,7 @@ from flowrl.machine.network_address import (
     Address,
     is_connectable,
     local_address_towards,
+    machine_id,
     parse_address,
     resolve_machine,
 )
@@ -221,6 +222,7 @@ class HostSession:
             address=self._machine,
             joined=str(self._run_address),
             resources=machine_resources(),
+            machine_id=machine_id(),
             machine=machine_facts(),
             run=self._identity.run if self._identity else "",
             epoch=self._identity.epoch if self._identity else -1,

@@ -523,6 +523,6 @@ def _checked_offer(join: Join) -> HostOffer:
         if not is_connectable(join.address):
             raise RefusedMessage("malformed")
         parse_address(join.joined, "host")
-        return HostOffer(join.name, join.labels, join.resources)
+        return HostOffer(join.name, join.labels, join.resources, join.machine_id)
     except UsageError:
         raise RefusedMessage("malformed") from None

@@ -17,7 +17,7 @@ from flowrl.core.plain_data import DataCodec, MalformedDataError
 from flowrl.machine.resources import MachineResources
 from flowrl.runtime.disturbances import Disturbance
 
-PROTOCOL = 5
+PROTOCOL = 6
 MAX_MESSAGE_BYTES = 64 << 20
 SESSION_BYTES = 16
 HEARTBEAT_S = 1.0  # between the heartbeats of both ends
@@ -47,6 +47,7 @@ class Join:
     address: str  # at which other machines reach this one
     joined: str  # the address at which this machine reaches the run
     resources: MachineResources
+    machine_id: str  # see `HostOffer`
     machine: Mapping[str, str]
     run: str
     epoch: int

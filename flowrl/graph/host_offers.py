@@ -23,6 +23,7 @@ class HostOffer:
     name: str
     labels: tuple[str, ...] = ()
     resources: MachineResources = NO_RESOURCES
+    machine_id: str = ""  # equal for hosts that share a network link; empty if it is not known
 
     def __post_init__(self) -> None:
         for word in (self.name, *self.labels):

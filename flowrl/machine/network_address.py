@@ -1,11 +1,13 @@
-"""Network addresses in the form `tcp://host:port`."""
+"""Network addresses in the form `tcp://host:port`, and which processes share a machine's connection to the network."""
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 
 from flowrl.core.errors import UsageError
 
@@ -65,6 +67,18 @@ def local_address_towards(remote: Address) -> str:
                 f"{remote}: cannot be reached from this machine: {error.strerror}"
             ) from None
         return str(probe.getsockname()[0])
+
+
+def machine_id() -> str:
+    """Return what only processes have in common that share a network link: the boot of their system, and its namespace.
+
+    Containers with networks of their own differ. It is empty where the system does not tell it.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return ""
 
 
 def is_connectable(machine: str) -> bool:

@@ -16,6 +16,7 @@ from flowrl.graph.placement import resolve_placement
 from flowrl.graph.places import MAIN
 from flowrl.graph.site_layout import make_layout, resources_here, unmet_needs
 from flowrl.graph.site_shares import host_places, placed_shares, without_hosts
+from flowrl.machine.network_address import machine_id
 from flowrl.runtime.sites.graph_transfer import graph_to_send, require_importable
 
 if TYPE_CHECKING:
@@ -69,4 +70,5 @@ class RunSites:
         graph, placed = self._checked.graph, self._placed
         hosts = self.hosts.wait(self._places, partial(unmet_needs, graph, placed))
         layout = make_layout(graph, placed, hosts, self._here)
-        self.layout = with_relays(self._checked, layout)
+        machine_ids = {host.name: host.machine_id for host in hosts}
+        self.layout = with_relays(self._checked, layout, {**machine_ids, "": machine_id()})

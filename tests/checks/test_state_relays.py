@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from flowrl.graph.site_layout import SiteLayout, make_layout
 from flowrl.runtime.sites.addresses import Addresses, peers_of_sites
 from tests.toys.toy_runs import toy_graph
 
+SEVERAL: dict[str, str] = {}  # no two hosts are known to be on one machine
 PLAIN: list[Any] = ["c -> l", {"l.weights -> c.weights": {"lag": 1}}]
 
 
@@ -31,9 +33,9 @@ def placed(
     return checked, make_layout(checked.graph, where, offers)
 
 
-def relayed(*arguments: Any, **more: Any) -> SiteLayout:
+def relayed(*arguments: Any, machine_ids: Mapping[str, str] = SEVERAL, **more: Any) -> SiteLayout:
     """The same layout with relays, from two sends on."""
-    return with_relays(*placed(*arguments, **more), min_sends=2)
+    return with_relays(*placed(*arguments, **more), machine_ids, min_sends=2)
 
 
 def senders(layout: SiteLayout) -> dict[str, str]:
@@ -84,7 +86,29 @@ def level(found: dict[str, str], site: str, layout: SiteLayout) -> int:
 def test_few_sends_need_no_relay() -> None:
     for replicas in (MIN_SENDS - 1, MIN_SENDS):
         checked, layout = placed(2, replicas)
-        assert bool(with_relays(checked, layout).relays) is (replicas == MIN_SENDS)
+        assert bool(with_relays(checked, layout, SEVERAL).relays) is (replicas == MIN_SENDS)
+
+
+def test_hosts_on_one_machine_share_a_relay() -> None:
+    """Each machine receives a version once. Their first hosts send it to others."""
+    layout = relayed(4, 4, machine_ids={"a-0": "x", "a-1": "y", "a-2": "x", "a-3": "y"})
+    assert senders(layout) == {
+        **{"relay@a-0": "main", "a-0:c": "relay@a-0", "a-2:c#2": "relay@a-0"},
+        **{"relay@a-1": "main", "a-1:c#1": "relay@a-1", "a-3:c#3": "relay@a-1"},
+    }
+
+
+def test_hosts_on_the_machine_of_the_state_need_no_relay() -> None:
+    hosts = [f"a-{number}" for number in range(MIN_SENDS + 1)]
+    checked, layout = placed(len(hosts), len(hosts))
+    with_run = dict.fromkeys(["", *hosts], "x")
+    assert not with_relays(checked, layout, with_run).relays
+    assert with_relays(checked, layout, dict.fromkeys(["", *hosts], "")).relays  # not known
+    all_but_two = {**with_run, "a-0": "y", "a-1": "z"}
+    assert senders(with_relays(checked, layout, all_but_two, min_sends=2)) == {
+        "a-0:c": "main",
+        "a-1:c#1": "main",
+    }
 
 
 def test_readers_on_the_machine_of_the_state_receive_versions_from_it() -> None:
@@ -130,7 +154,7 @@ def test_versions_that_pace_a_reader_are_sent_to_it() -> None:
 
 def test_a_relay_is_not_elastic() -> None:
     checked, layout = placed(2, 4)
-    layout = with_relays(checked, layout, min_sends=2)
+    layout = with_relays(checked, layout, SEVERAL, min_sends=2)
     assert not elastic_sites(checked, layout)
     assert inelastic_reason(checked, layout, "relay@a-0") == "it passes on versions of states"
 
@@ -138,7 +162,7 @@ def test_a_relay_is_not_elastic() -> None:
 def test_sites_connect_to_those_that_send_them_versions() -> None:
     """The stream of each collector to the learner's site remains."""
     checked, layout = placed(6, 6)
-    layout = with_relays(checked, layout, min_sends=2)
+    layout = with_relays(checked, layout, SEVERAL, min_sends=2)
     peers = peers_of_sites(checked.graph, layout, list(layout.kinds))
     assert peers["relay@a-0"] == ["a-0:c", "a-2:c#2", "a-3:c#3", "coordinator", "main"]
     assert peers["a-2:c#2"] == ["coordinator", "main", "relay@a-0"]

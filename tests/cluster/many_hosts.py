@@ -67,7 +67,7 @@ def joining_s(count: int, folder: Path, useful_hosts: int = 0) -> float:
     stubs = [StubHost(context, keys, run.address) for _ in range(count)]
     for number, stub in enumerate(stubs):
         name, joined = f"stub-{number}", run.address
-        stub.send(Join(PROTOCOL, name, (), "127.0.0.1", joined, NO_RESOURCES, facts, "", -1))
+        stub.send(Join(PROTOCOL, name, (), "127.0.0.1", joined, NO_RESOURCES, "", facts, "", -1))
     try:
         _wait_for_all(run, stubs, began_s)
         return time.monotonic() - began_s

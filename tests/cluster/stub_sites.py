@@ -116,7 +116,9 @@ class SiteHost(StubHost):
         self.sites: list[StubSite] = []
         self.has_left = False
         facts = machine_facts()
-        self.send(Join(PROTOCOL, "stub-*", (), LOOPBACK, info.address, NO_RESOURCES, facts, "", -1))
+        self.send(
+            Join(PROTOCOL, "stub-*", (), LOOPBACK, info.address, NO_RESOURCES, "", facts, "", -1)
+        )
 
     def receive(self) -> list[StubSite]:
         """Do what the run requests, and return the sites that were started."""

@@ -69,7 +69,8 @@ class Guest:
     def join(self, name: str, **fields: Any) -> None:
         """Offer the host to the run; `fields` replace those of a sound message."""
         sound = {"protocol": PROTOCOL, "name": name, "labels": (), "address": "127.0.0.1", "resources": NO_RESOURCES,
-                 "joined": self.hosts.address, "machine": machine_facts(), "run": "", "epoch": -1}  # fmt: skip
+                 "joined": self.hosts.address, "machine_id": "m", "machine": machine_facts(),
+                 "run": "", "epoch": -1}  # fmt: skip
         self.send(Join(**{**sound, **fields}))
 
     def receive(self) -> RunMessage:
@@ -124,7 +125,7 @@ def test_a_host_that_joins_is_welcome(hosts: JoinedHosts, guest: Guest, shown: l
     guest.join("a", labels=("gpu",))
     assert guest.receive() == Welcome("graph", "a")
     [offer] = hosts.wait(["gpu"])
-    assert (offer.name, offer.labels) == ("a", ("gpu",))
+    assert (offer.name, offer.labels, offer.machine_id) == ("a", ("gpu",), "m")
     assert shown[0].startswith("host 'a' has joined (")
 
 

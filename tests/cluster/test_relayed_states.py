@@ -24,6 +24,8 @@ from tests.toys.toy_runs import toy_graph
 pytestmark = pytest.mark.slow
 
 HOSTS = ("a-1", "a-2", "a-3")
+# Each host pretends to be on a machine of its own, since hosts of one machine need no relays.
+OWN_MACHINE = "import os; from flowrl.machine import network_address as n; n.machine_id = lambda: str(os.getpid())"
 PLACEMENT = "c=a-*:x"  # one site on each host, with two or three replicas
 ITERS = 12
 KILLED_ITERS = 300
@@ -47,7 +49,7 @@ def relayed_run(graph: dict[str, Any], out: Path, watcher: HostStarter, iters: i
 def test_weights_that_relays_pass_on_give_the_same_bits(tmp_path: Path) -> None:
     graph = graph_with({"lag": 2, "dtype": "float16", "compress": "lz4"})
     serial = run_graph(graph, "serial", tmp_path / "serial", train_iters=ITERS)
-    with hosts_named(*HOSTS) as watcher:
+    with hosts_named(*HOSTS, code=OWN_MACHINE) as watcher:
         run = relayed_run(graph, tmp_path / "r", watcher, ITERS)
         result = run.run()
         watcher.wait()
@@ -58,11 +60,21 @@ def test_weights_that_relays_pass_on_give_the_same_bits(tmp_path: Path) -> None:
     assert relayed == result.network_bytes.keys()
 
 
+def test_hosts_on_the_machine_of_the_run_have_no_relays(tmp_path: Path) -> None:
+    graph = graph_with({"lag": 1})
+    serial = run_graph(graph, "serial", tmp_path / "serial", train_iters=ITERS)
+    with hosts_named(*HOSTS) as watcher:
+        run = relayed_run(graph, tmp_path / "r", watcher, ITERS)
+        run.run()
+    assert run.sites.layout.relays == frozenset()
+    assert read_results(tmp_path / "r") == serial
+
+
 def test_a_run_that_was_stopped_goes_on_with_relays(tmp_path: Path) -> None:
     graph = graph_with({}, snapshots={"every_rounds": 4})
     run_graph(graph, "serial", tmp_path / "whole", train_iters=2 * ITERS)
     run_graph(graph, "serial", tmp_path / "r", train_iters=ITERS)
-    with hosts_named(*HOSTS) as watcher:
+    with hosts_named(*HOSTS, code=OWN_MACHINE) as watcher:
         run, _, _ = resumed_run(
             tmp_path / "r",
             placement=PLACEMENT,
@@ -80,7 +92,7 @@ class HostKiller(HostStarter):
     """Kills the first host, which passes versions on to others, once there is a snapshot, and starts another one."""
 
     def __init__(self) -> None:
-        super().__init__(*(("--name", name) for name in HOSTS))
+        super().__init__(*(("--name", name) for name in HOSTS), code=OWN_MACHINE)
         self.has_killed = False
         self.relays: set[frozenset[str]] = set()
 
@@ -92,7 +104,7 @@ class HostKiller(HostStarter):
             os.kill(killed.pid, signal.SIGKILL)
             killed.communicate()
             address = next(note.split()[-1] for note in self.notes if "waiting for" in note)
-            self.processes.append(host(address, "--name", "a-4"))
+            self.processes.append(host(address, "--name", "a-4", code=OWN_MACHINE))
             self.offers = ()
 
 
@@ -115,7 +127,7 @@ class ElasticHostKiller(HostStarter):
     """Kills the host of the elastic site once there is a snapshot."""
 
     def __init__(self) -> None:
-        super().__init__(*(("--name", name) for name in (*HOSTS, "b")))
+        super().__init__(*(("--name", name) for name in (*HOSTS, "b")), code=OWN_MACHINE)
         self.has_killed = False
 
     def event(self, run: Run, source: RecordSource, record: Record) -> None:
