@@ -17,6 +17,7 @@ PROGRAMS = {  # name: the commands that will do
     "fish": ("fish",),
     "sshd": ("sshd",),  # openssh-server
     "slurmctld": ("slurmctld",),  # with slurmd and munge
+    "kubectl": ("kubectl",),  # kubernetes-client
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import subprocess
@@ -10,15 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 import yaml
 
 from flowrl.cluster.join_file import JoinInfo, RunIdentity, parse_join_text
 from flowrl.cluster.joined_hosts import HostError
+from flowrl.cluster.kubernetes.api_server import ApiServer
 from flowrl.cluster.kubernetes.kubeconfig import find_access
-from flowrl.cluster.kubernetes.manifests import job_manifest, secret_manifest
+from flowrl.cluster.kubernetes.manifests import RUN_LABEL, job_manifest, secret_manifest
 from flowrl.cluster.kubernetes.pods import end_text, pending_text
 from flowrl.cluster.launched_hosts import LaunchedHosts
 from flowrl.cluster.launcher import HostOrder, LaunchStatus
@@ -27,7 +28,7 @@ from flowrl.core.errors import FlowError, GraphError, UsageError
 from flowrl.graph.launch import load_launch
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from tests.cluster.kubernetes_server import DROP, TOKEN, KubernetesServer
+from tests.cluster.kubernetes_server import DROP, KubernetesServer
 from tests.cluster.test_launch import Notes, launched_run
 from tests.sites.run_comparison import run_graph
 
@@ -433,8 +434,14 @@ def graph_of(name: str) -> dict[str, Any]:
     return {"extends": name, "nodes": {"collector": {"replicas": 2}}, "snapshots": {"every_s": 0.5}}
 
 
-def run_on_pods(graph: Any, tmp_path: Path, notes: Notes, iters: int) -> Run:
-    launch = {"type": "kubernetes", "image": "an-image", "address": "127.0.0.1", "label": "pod"}
+def run_on_pods(graph: Any, tmp_path: Path, notes: Notes, iters: int, **settings: Any) -> Run:
+    launch = {
+        "type": "kubernetes",
+        "image": "an-image",
+        "address": "127.0.0.1",
+        "label": "pod",
+        **settings,
+    }
     return launched_run(
         graph, tmp_path / "run", notes, launch, placement="collector=pod-*", limits=Limits(train_iters=iters)
     )  # fmt: skip
@@ -502,15 +509,73 @@ def test_a_run_waits_for_a_pod_until_the_server_is_back_that_was_down(
     assert_nothing_is_left(server)
 
 
+def delete_by_request(out: Path) -> None:
+    api = ApiServer(find_access(None), "team")
+    [job] = api.list("jobs", f"{RUN_LABEL}={out.name}")
+    api.delete("jobs", job["metadata"]["name"])
+
+
+def delete_by_kubectl(out: Path) -> None:
+    assert "deleted" in kubectl("delete", "job", "-l", f"{RUN_LABEL}={out.name}")
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "delete",
+    [delete_by_request, pytest.param(delete_by_kubectl, marks=pytest.mark.needs("kubectl"))],
+)
 def test_a_job_that_is_deleted_ends_the_run_with_the_cause(
+    delete: Callable[[Path], None], tmp_path: Path, server: KubernetesServer
+) -> None:
+    notes = Notes(30, lambda run: delete(Path(run.run_dir)))
+    with pytest.raises((HostError, FlowError), match=r"the Job .* is gone; it was not this run"):
+        run_on_pods(graph_of("cartpole_dqn"), tmp_path, notes, 2000).run()
+    assert_nothing_is_left(server)
+
+
+# kubectl
+
+
+def kubectl(*words: str) -> str:
+    """What kubectl prints. It finds the server by the kubeconfig that the environment names."""
+    home = Path(os.environ["KUBECONFIG"]).parent  # for its cache
+    done = subprocess.run(
+        ["kubectl", *words],
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=SOON_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Applying(Notes):
+    """A user who does what the run says."""
+
+    def note(self, run: Run, text: str) -> None:
+        super().note(run, text)
+        if found := re.search("; kubectl (apply .*)", text):
+            created = kubectl(*found[1].split())
+            assert [line.partition("/")[0] for line in created.splitlines()] == [
+                "job.batch",
+                "secret",
+            ]
+
+
+@pytest.mark.slow
+@pytest.mark.needs("kubectl")
+def test_a_run_on_pods_of_manifests_that_kubectl_applies_has_the_bits_of_serial(
     tmp_path: Path, server: KubernetesServer
 ) -> None:
-    def delete(run: Run) -> None:
-        [name] = server.jobs
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        urlopen(Request(f"{server.url}{JOBS}/{name}", headers=headers, method="DELETE")).close()
-
-    with pytest.raises((HostError, FlowError), match=r"the Job .* is gone; it was not this run"):
-        run_on_pods(graph_of("cartpole_dqn"), tmp_path, Notes(30, delete), 2000).run()
+    """A server from Kubernetes 1.25 on refuses unknown fields of what kubectl applies."""
+    graph, notes, manifests = graph_of("cartpole_dqn"), Applying(), tmp_path / "manifests"
+    serial = run_graph(graph, "serial", tmp_path / "s", train_iters=60)
+    run = run_on_pods(graph, tmp_path, notes, 60, write=str(manifests))
+    assert run.run().digest == serial["digest"]
+    until(lambda: not server.alive())
+    assert [*server.jobs] == [*server.secrets] != []
+    assert "deleted" in kubectl("delete", "-f", str(manifests / "job.yaml"))
+    assert "deleted" in kubectl("delete", "secret", "-l", f"{RUN_LABEL}=run")
     assert_nothing_is_left(server)
