@@ -1,4 +1,7 @@
-"""Each launcher with what it needs on this machine, for tests that do the same to the hosts of all of them."""
+"""Each launcher with what it needs on this machine, for tests that do the same to the hosts of all of them.
+
+Some launchers can also start their hosts on machines of a network (`tests/cluster/network.py`), which can be cut off.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,38 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.kubernetes_server import KubernetesServer
+from tests.cluster.kubernetes_server import ONE_NODE, KubernetesServer
+from tests.cluster.network import MACHINES, Network, Place
 from tests.cluster.slurm import SlurmCluster, slurm_cluster, until
 from tests.cluster.ssh_servers import SshServers, ssh_servers
 from tests.cluster.test_launch import host_processes
+
+HOSTS = ("a", "b")  # the machines of a network on which hosts are
+NODE_TIMEOUT_S = 10  # after which Slurm takes a node for dead
 
 
 class LauncherCase(ABC):
     """A launcher that starts two hosts on this machine."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, net: Network | None = None) -> None:
+        """With a network, each host is on a machine of its own, and the run on the one that is called `run`."""
+        self.folder, self.net = folder, net
         self.out = folder / "run"  # the folder of the run
+        self.signalled: list[int] = []  # the process ids of a host and its sites
+
+    @property
+    def listen(self) -> str | None:
+        """Where the run listens for its hosts."""
+        return None if self.net is None else f"tcp://{MACHINES['run']}:*"
+
+    def cut_off(self, machine: str) -> None:
+        """Cut a machine off from all others. What runs there goes on."""
+        assert self.net is not None
+        self.net.cable(machine, "down")
+
+    def reconnect(self, machine: str) -> None:
+        assert self.net is not None
+        self.net.cable(machine, "up")
 
     @abstractmethod
     def launch(self) -> dict[str, Any]:
@@ -33,6 +56,20 @@ class LauncherCase(ABC):
     @abstractmethod
     def hosts(self) -> list[int]:
         """The process ids of the hosts that are alive, without their sites."""
+
+    def signal_a_host(self, number: int) -> None:
+        """Send a signal to the first host and its sites, as if it came from their machine."""
+        host = self.hosts()[0]
+        self.signalled = [host, *descendants(host)]
+        for pid in self.signalled:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def resume_the_host(self) -> None:
+        """Let the processes continue that were stopped."""
+        for pid in self.signalled:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def nothing_is_left(self) -> None:
         until(lambda: not self.hosts(), "a host is left")
@@ -47,8 +84,8 @@ class LocalCase(LauncherCase):
 
 
 class SshCase(LauncherCase):
-    def __init__(self, folder: Path, servers: SshServers) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, servers: SshServers, net: Network | None = None) -> None:
+        super().__init__(folder, net)
         self.servers = servers
 
     def launch(self) -> dict[str, Any]:
@@ -61,16 +98,25 @@ class SshCase(LauncherCase):
 
 
 class KubernetesCase(LauncherCase):
-    def __init__(self, folder: Path, server: KubernetesServer) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, server: KubernetesServer, net: Network | None = None) -> None:
+        super().__init__(folder, net)
         self.server = server
 
     def launch(self) -> dict[str, Any]:
-        return {"type": "kubernetes", "image": "an-image", "address": "127.0.0.1"}
+        address = "127.0.0.1" if self.net is None else MACHINES["run"]
+        return {"type": "kubernetes", "image": "an-image", "address": address}
 
     def hosts(self) -> list[int]:
-        found = [pod.process.pid for pod in self.server.alive() if pod.process is not None]
+        found = self.server.processes()
         return [pid for top in found for pid in (top, *descendants(top)) if is_host(pid)]
+
+    def cut_off(self, machine: str) -> None:
+        super().cut_off(machine)
+        self.server.cut_off(machine)
+
+    def reconnect(self, machine: str) -> None:
+        super().reconnect(machine)
+        self.server.reconnect(machine)
 
     def nothing_is_left(self) -> None:
         super().nothing_is_left()
@@ -79,8 +125,8 @@ class KubernetesCase(LauncherCase):
 
 
 class SlurmCase(LauncherCase):
-    def __init__(self, folder: Path, cluster: SlurmCluster) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, cluster: SlurmCluster, net: Network | None = None) -> None:
+        super().__init__(folder, net)
         self.cluster = cluster
 
     def launch(self) -> dict[str, Any]:
@@ -101,34 +147,41 @@ def local_case(folder: Path) -> Iterator[LauncherCase]:
 
 
 @contextmanager
-def ssh_case(folder: Path) -> Iterator[LauncherCase]:
-    with ssh_servers(folder / "ssh", 2, {"PYTHONPATH": os.getcwd()}) as servers:
-        yield SshCase(folder, servers)
+def ssh_case(folder: Path, net: Network | None = None) -> Iterator[LauncherCase]:
+    places = [Place()] * 2 if net is None else [net.place(machine) for machine in HOSTS]
+    with ssh_servers(folder / "ssh", environment={"PYTHONPATH": os.getcwd()}, places=places) as s:
+        yield SshCase(folder, s, net)
 
 
 @contextmanager
-def kubernetes_case(folder: Path) -> Iterator[LauncherCase]:
+def kubernetes_case(folder: Path, net: Network | None = None) -> Iterator[LauncherCase]:
     (folder / "cluster").mkdir()
-    server = KubernetesServer(folder / "cluster")
+    nodes = ONE_NODE if net is None else {machine: net.enter(machine) for machine in HOSTS}
+    server = KubernetesServer(folder / "cluster", nodes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(server.kubeconfig()))
         patch.setattr("flowrl.cluster.launchers.kubernetes.LOOK_S", 0.0)
-        yield KubernetesCase(folder, server)
+        yield KubernetesCase(folder, server, net)
     server.close()
 
 
 @contextmanager
-def slurm_case(folder: Path) -> Iterator[LauncherCase]:
-    with slurm_cluster() as cluster:
-        yield SlurmCase(folder, cluster)
+def slurm_case(folder: Path, net: Network | None = None) -> Iterator[LauncherCase]:
+    if net is None:
+        with slurm_cluster() as cluster:
+            yield SlurmCase(folder, cluster)
+    else:
+        nodes = {machine: net.place(machine) for machine in HOSTS}
+        with slurm_cluster(net.place("run"), nodes, NODE_TIMEOUT_S) as cluster:
+            yield SlurmCase(folder, cluster, net)
 
 
-CASES: dict[str, Callable[[Path], AbstractContextManager[LauncherCase]]] = {
-    "local": local_case,
+NETWORK_CASES: dict[str, Callable[..., AbstractContextManager[LauncherCase]]] = {
     "ssh": ssh_case,
     "kubernetes": kubernetes_case,
     "slurm": slurm_case,
 }
+CASES = {"local": local_case, **NETWORK_CASES}
 
 
 def command_of(pid: int) -> str:
@@ -148,19 +201,3 @@ def descendants(pid: int) -> list[int]:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [found for child in map(int, children) for found in (child, *descendants(child))]
     return []
-
-
-def signal_host(pid: int, number: int) -> list[int]:
-    """Send a signal to a host and its sites, as if it came from their machine. Return their process ids."""
-    pids = [pid, *descendants(pid)]
-    for one in pids:
-        with suppress(ProcessLookupError):
-            os.kill(one, number)
-    return pids
-
-
-def resume(pids: list[int]) -> None:
-    """Let processes continue that were stopped."""
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -9,10 +10,20 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 # Of a slow cable: a network between two cities that loses some segments, which are sent again.
 DELAY_S, STALLED_SHARE, STALL_S = 0.020, 0.01, 0.2
 MACHINES = {"run": "10.83.0.1", "a": "10.83.0.2", "b": "10.83.0.3"}
+CLONE_NEWNET = 0x40000000
+NAMESPACES = Path("/var/run/netns")  # where `ip` keeps those that have names
+
+
+class Place(NamedTuple):
+    """Where a server listens."""
+
+    address: str = "127.0.0.1"
+    enter: tuple[str, ...] = ()  # the words before a command that is executed there
 
 
 def why_not() -> str:
@@ -29,6 +40,17 @@ def why_not() -> str:
     return (
         "" if made.returncode == 0 else f"this system allows no namespaces: {made.stderr.strip()}"
     )
+
+
+def enter_namespace(file: Path) -> None:
+    """Move this thread into a network namespace. The sockets, threads and processes that it has stay where they are."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = os.open(file, os.O_RDONLY)
+    try:
+        if libc.setns(fd, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {file}")
+    finally:
+        os.close(fd)
 
 
 def _ip(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -96,7 +118,22 @@ class Network:
 
     def enter(self, machine: str) -> tuple[str, ...]:
         """The words before a command that is executed on a machine."""
-        return ("ip", "netns", "exec", self._name(machine))
+        # Not `ip netns exec`, which hides the control groups that Slurm needs.
+        return ("nsenter", f"--net={NAMESPACES / self._name(machine)}")
+
+    def place(self, machine: str) -> Place:
+        return Place(self._machines[machine], self.enter(machine))
+
+    @contextmanager
+    def entered(self, machine: str) -> Iterator[None]:
+        """Move this thread to one of the machines, with the threads and processes that it starts there."""
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        try:
+            enter_namespace(NAMESPACES / self._name(machine))
+            yield
+        finally:
+            enter_namespace(Path(f"/proc/self/fd/{home}"))
+            os.close(home)
 
     def flowrl(
         self, machine: str, *words: str, cwd: Path, silent: bool = False

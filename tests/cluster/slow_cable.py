@@ -9,7 +9,6 @@ seed. It prints a line when both devices are there, and needs root.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import heapq
 import os
@@ -18,9 +17,9 @@ import select
 import struct
 import sys
 import time
-from pathlib import Path
 
-CLONE_NEWNET = 0x40000000
+from tests.cluster.network import NAMESPACES, enter_namespace
+
 TUNSETIFF = 0x400454CA
 IFF_TAP, IFF_NO_PI = 0x0002, 0x1000
 MAX_FRAME_BYTES = 1 << 16
@@ -30,13 +29,7 @@ MAX_READS = 64  # of one device in a row
 def open_tap(end: str) -> int:
     """Make a TAP device in a network namespace, and return its descriptor. This process stays in the namespace."""
     space, device = end.split("/")
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = os.open(Path("/var/run/netns") / space, os.O_RDONLY)
-    try:
-        if libc.setns(fd, CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {space}")
-    finally:
-        os.close(fd)
+    enter_namespace(NAMESPACES / space)
     tap = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(tap, TUNSETIFF, struct.pack("16sH22x", device.encode(), IFF_TAP | IFF_NO_PI))
     return tap

@@ -1,4 +1,4 @@
-"""A Slurm cluster of three virtual nodes on this machine; needs root, and `slurmctld`, `slurmd` and `munged`."""
+"""A Slurm cluster of virtual nodes on this machine; needs root, and `slurmctld`, `slurmd` and `munged`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flowrl.machine.network_address import open_listener
+from tests.cluster.network import Place
 
 SOON_S = 60.0
 NODES = ("n1", "n2", "n3")
+LOOPBACK = Place()
 CONFIGURATION = """\
 ClusterName=flowrl
-SlurmctldHost={machine}(127.0.0.1)
+SlurmctldHost={machine}({controller})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 CryptoType=crypto/munge
-SlurmctldPort={ports[0]}
+SlurmctldPort={port}
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -40,11 +42,15 @@ SwitchType=switch/none
 SelectType=select/cons_tres
 ReturnToService=2
 MessageTimeout=5
+SlurmdTimeout={node_timeout_s}
 KillWait=5
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
-NodeName={nodes} NodeHostname={machine} NodeAddr=127.0.0.1 Port={node_ports} CPUs=2 State=UNKNOWN
+{node_lines}
 PartitionName=cpu Nodes={nodes} Default=YES MaxTime=INFINITE State=UP
 """
+NODE_LINE = (
+    "NodeName={name} NodeHostname={machine} NodeAddr={address} Port={port} CPUs=2 State=UNKNOWN"
+)
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -57,22 +63,30 @@ def until(condition: Callable[[], object], what: str) -> None:
 class SlurmCluster:
     """The daemons of a cluster, and its folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path, controller: Place, nodes: Mapping[str, Place], node_timeout_s: int
+    ) -> None:
+        self._folder, self._controller, self._nodes = folder, controller, nodes
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
-        ports = [_free_port() for _ in range(1 + len(NODES))]
+        machine = socket.gethostname().partition(".")[0]
         (folder / "munge.key").write_bytes(os.urandom(1024))
         (folder / "munge.key").chmod(0o400)
-        for name in ("state", *NODES):
+        for name in ("state", *nodes):
             (folder / name).mkdir()
+        lines = [
+            NODE_LINE.format(name=name, machine=machine, address=place.address, port=_free_port())
+            for name, place in nodes.items()
+        ]
         self.configuration = folder / "slurm.conf"
         self.configuration.write_text(
             CONFIGURATION.format(
                 folder=folder,
-                machine=socket.gethostname().partition(".")[0],
-                nodes=",".join(NODES),
-                ports=ports,
-                node_ports=",".join(map(str, ports[1:])),
+                machine=machine,
+                controller=controller.address,
+                nodes=",".join(nodes),
+                port=_free_port(),
+                node_lines="\n".join(lines),
+                node_timeout_s=node_timeout_s,
             )
         )
 
@@ -82,17 +96,20 @@ class SlurmCluster:
         words = [f"--{option}={self._folder / name}" for option, name in places.items()]
         self._start("munged", "munged", "--foreground", "--force", *words)
         until((self._folder / "munge.socket").exists, "munged does not listen")
-        self.start_controller()
-        for node in NODES:
-            self._start(node, "slurmd", "-D", "-N", node)
-        until(lambda: self.call("sinfo", "-h", "-o", "%D %t") == "3 idle", "nodes are not idle")
+        self._start("slurmctld", *self._controller.enter, "slurmctld", "-D")
+        for name, place in self._nodes.items():
+            self._start(name, *place.enter, "slurmd", "-D", "-N", name)
+        idle = f"{len(self._nodes)} idle"
+        until(lambda: self.call("sinfo", "-h", "-o", "%D %t") == idle, "nodes are not idle")
 
-    def start_controller(self) -> None:
-        self._start("slurmctld", "slurmctld", "-D")
+    def kill_daemon(self, name: str) -> None:
+        """Kill `slurmctld`, or the daemon of a node. What runs on the node lives on."""
+        self._daemons[name].kill()
+        self._daemons[name].wait()
 
-    def kill_controller(self) -> None:
-        self._daemons["slurmctld"].kill()
-        self._daemons["slurmctld"].wait()
+    def node_state(self, name: str) -> str:
+        """The state of a node, such as `idle` or `down*`."""
+        return self.call("sinfo", "-h", "-n", name, "-o", "%t")
 
     def _start(self, name: str, *words: str) -> None:
         with (self._folder / f"{name}.out").open("ab") as out:
@@ -127,9 +144,14 @@ def _free_port() -> int:
 
 
 @contextmanager
-def slurm_cluster() -> Iterator[SlurmCluster]:
-    """A cluster, which `SLURM_CONF` names. It is removed at the end."""
-    made = SlurmCluster(Path(tempfile.mkdtemp(prefix="slurm-")))
+def slurm_cluster(
+    controller: Place = LOOPBACK,
+    nodes: Mapping[str, Place] = dict.fromkeys(NODES, LOOPBACK),
+    node_timeout_s: int = 300,
+) -> Iterator[SlurmCluster]:
+    """A cluster, which `SLURM_CONF` names. It is removed at the end. A node is down that is silent for so long."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-"))
+    made = SlurmCluster(folder, controller, nodes, node_timeout_s)
     before = os.environ.get("SLURM_CONF")
     os.environ["SLURM_CONF"] = str(made.configuration)
     try:

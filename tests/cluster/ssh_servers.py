@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from flowrl.machine.network_address import open_listener
+from tests.cluster.network import Place
 from tests.needs import find_program
 
 SOON_S = 60.0
@@ -25,13 +25,6 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 SetEnv {environment}
 """
-
-
-class Place(NamedTuple):
-    """Where a server listens."""
-
-    address: str = "127.0.0.1"
-    enter: tuple[str, ...] = ()  # the words before a command that is executed there
 
 
 class SshServers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import flowrl
 from flowrl.channels.keys import write_key
+from flowrl.machine.network_address import machine_id
 from tests.cluster.network import DELAY_S, MACHINES, Network, network, why_not
 
 pytestmark = [
@@ -65,6 +67,18 @@ def summary_of(run: Run) -> dict[str, Any]:
     assert code == 0, err
     found: dict[str, Any] = json.loads(out)
     return found
+
+
+def test_processes_of_one_machine_have_its_id_and_other_machines_have_others(net: Network) -> None:
+    ids = {}
+    for machine in MACHINES:
+        with net.entered(machine):
+            ids[machine] = machine_id()
+    show = "from flowrl.machine.network_address import machine_id as m; print(m())"
+    words = [*net.enter("a"), sys.executable, "-c", show]
+    other = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    assert other == ids["a"]
+    assert len({machine_id(), *ids.values()}) == 1 + len(MACHINES)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from flowrl.cluster.joined_hosts import HostError
 from flowrl.core.errors import FlowError
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run
-from tests.cluster.slurm import SlurmCluster, slurm_cluster, until
+from tests.cluster.slurm import NODES, SlurmCluster, slurm_cluster, until
 from tests.cluster.test_launch import CARTPOLE, Notes, host_processes, launched_run
 from tests.sites.run_comparison import read_results, run_graph
+from tests.toys.toy_runs import toy_graph
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,6 +29,11 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="this Slurm needs root"),
 ]
 PPO = {"extends": "cartpole_ppo", "nodes": {"collector": {"replicas": 2}}}
+TOY = toy_graph(
+    {"collector": {"type": "Source", "replicas": 2}, "l": "Learner"},
+    ["collector -> l", "l.weights -> collector.weights"],
+)
+ENDLESS = 1_000_000_000  # train iterations
 SNAPSHOTS = {"snapshots": {"every_s": 0.5}}
 PAGE = (Path(__file__).parents[2] / "docs/clusters.md").read_text(encoding="utf-8")
 [JOB] = re.findall(r"```sh\n(#!/bin/sh\n# job\.sh.*?)```", PAGE, re.S)
@@ -113,22 +120,51 @@ def test_the_job_of_the_page_goes_on_when_it_is_put_back_into_the_queue(
     nothing_is_left(cluster, out)
 
 
-# The last test: Slurm needs its time to find its nodes again.
 @in_make_chaos
-def test_a_host_is_killed_and_the_run_recovers_without_the_controller(
-    cluster: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("node", NODES[:2])
+def test_a_run_goes_on_when_slurm_has_given_up_a_node_whose_host_is_alive(
+    tmp_path: Path, node: str
+) -> None:
+    """Slurm believes a node dead whose daemon is killed. `srun` is on the first node."""
+    out = tmp_path / "run"
+    with slurm_cluster(node_timeout_s=10) as own:
+
+        def stop_when_it_is_down(run: Run) -> None:
+            try:
+                until(lambda: own.node_state(node).startswith("down"), "the node is not down")
+            finally:
+                run.stop()
+
+        def harm(run: Run) -> None:
+            own.kill_daemon(node)
+            threading.Thread(target=stop_when_it_is_down, args=(run,)).start()
+
+        result = run_on(TOY, out, Notes(60, harm), ENDLESS).run()
+        assert own.node_state(node).startswith("down")
+        nothing_is_left(own, out)
+    assert (result.status, result.recoveries, result.happened) == ("interrupted", 0, ())
+    serial = run_graph(TOY, "serial", tmp_path / "s", train_iters=result.train_iters)
+    assert result.digest == serial["digest"]
+
+
+@in_make_chaos
+@pytest.mark.parametrize("killed", [("slurmctld",), ("slurmctld", *NODES)], ids=["one", "all"])
+def test_a_host_is_killed_and_the_run_recovers_without_the_daemons_of_slurm(
+    killed: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flowrl.cluster.launchers.slurm.POLL_S", 1.0)
     graph, out = {**CARTPOLE, **SNAPSHOTS}, tmp_path / "run"
     serial = run_graph(graph, "serial", tmp_path / "s", train_iters=300)
+    with slurm_cluster() as own:
 
-    def harm(run: Run) -> None:
-        cluster.kill_controller()
-        hosts = [line for line in host_processes(out) if "/bin/sh" not in line]
-        os.kill(int(hosts[0].split()[0]), signal.SIGKILL)
+        def harm(run: Run) -> None:
+            for name in killed:
+                own.kill_daemon(name)
+            hosts = [line for line in host_processes(out) if "/bin/sh" not in line]
+            os.kill(int(hosts[0].split()[0]), signal.SIGKILL)
 
-    notes = Notes(60, harm)
-    result = run_on(graph, out, notes, 300).run()
-    cluster.start_controller()
+        notes = Notes(60, harm)
+        result = run_on(graph, out, notes, 300).run()
+        until(lambda: not host_processes(out), "a host is left")
     assert (result.digest, result.recoveries) == (serial["digest"], 1)
-    until(lambda: not host_processes(out), "a host is left")
+    assert sum("has joined" in note for note in notes.notes) == 3  # the host was started again

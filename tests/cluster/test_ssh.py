@@ -22,9 +22,9 @@ from flowrl.graph.model import Limits
 from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.run import Run
 from flowrl.runs.snapshot_files import snapshot_folders
-from tests.cluster.network import MACHINES, network, why_not
+from tests.cluster.network import network, why_not
 from tests.cluster.slurm import until
-from tests.cluster.ssh_servers import Place, SshServers, ssh_servers
+from tests.cluster.ssh_servers import SshServers, ssh_servers
 from tests.cluster.test_launch import CARTPOLE, Notes, launched_run
 from tests.sites.run_comparison import run_graph
 
@@ -126,7 +126,7 @@ def test_a_machine_that_is_cut_off_is_left_out_and_its_host_ends(tmp_path: Path)
     serial = run_graph(graph, "serial", tmp_path / "s", train_iters=400)
     (tmp_path / "g.yaml").write_text(flow_text(graph))
     with network() as net:
-        places = [Place(MACHINES[name], net.enter(name)) for name in ("a", "b")]
+        places = [net.place(name) for name in ("a", "b")]
         with ssh_servers(tmp_path / "ssh", places=places) as servers:
             settings = json.dumps(launch(servers, rejoin="5s"))
             words = ["run", "g.yaml", "--json", "--out", "r", "--train-iters", "400"]
