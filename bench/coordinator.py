@@ -1,11 +1,12 @@
 """What a coordinator costs with more and more sites: CPU time for each site and round, and the time until all began.
 
     python -m bench coordinator                  (about two minutes)
-    python -m bench coordinator SITES…           a trial with these numbers of sites
+    python -m bench coordinator HOSTS…           a trial with these numbers of hosts
 
 The sites are stubs in one other process (`tests/cluster/stub_sites.py`), which speak with the run as sites on hosts do:
 each host joins over a connection of its own; each site asks for rounds, reports its counts and status, and completes a
-round in 50 ms. One of them is a learner with a metric in each round. Measured is the CPU time of all threads of the
+round in 50 ms. One of them is a learner with a metric in each round, whose weights need relays: sites, too, each on the
+host of a collector (`docs/decisions/0029-weights-by-a-tree.md`). Measured is the CPU time of all threads of the
 run's process, encryption and the run's files included, from one round to another. It should not depend on the number
 of sites.
 """
@@ -27,7 +28,7 @@ from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
 from flowrl.runtime.records import RecordSource
 
-SITES = (10, 100, 1000)
+HOSTS = (10, 100, 1000)
 ROUND_S, FIRST, LAST = 0.05, 40, 160  # rounds between which it is measured
 JOIN_S = 300.0
 TARGET = 2.0  # the most that a site and round may cost, compared with the fewest sites
@@ -48,11 +49,11 @@ class Meter(Watcher):
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
     results: dict[str, Any] = {}
-    for sites in [int(word) for word in arguments] or SITES:
-        result = results[f"{sites} sites"] = measure(sites)
+    for hosts in [int(word) for word in arguments] or HOSTS:
+        result = results[f"{hosts} hosts"] = measure(hosts)
         print(
-            f"{sites:4} sites: {result['us_per_site_and_round']:6.1f} us for each site and round, "
-            f"{result['cores']:.2f} cores at {result['rounds_per_s']:.1f} rounds/s; "
+            f"{hosts:4} hosts, {result['sites']:.0f} sites: {result['us_per_site_and_round']:6.1f} us for each "
+            f"site and round, {result['cores']:.2f} cores at {result['rounds_per_s']:.1f} rounds/s; "
             f"all had begun after {result['began_s']:.1f} s",
             flush=True,
         )
@@ -63,18 +64,20 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def measure(
-    sites: int, first: int = FIRST, last: int = LAST, round_s: float = ROUND_S
+    hosts: int, first: int = FIRST, last: int = LAST, round_s: float = ROUND_S
 ) -> dict[str, float]:
-    """The costs of a run on so many sites."""
+    """The costs of a run on so many hosts."""
     meter = Meter(first, last)
     with tempfile.TemporaryDirectory() as folder:
-        run = run_of(sites, last + 10, round_s, Path(folder) / "r", meter)
+        run = run_of(hosts, last + 10, round_s, Path(folder) / "r", meter)
         started_s = time.perf_counter()
         run.run()
     assert run.training_began_s is not None
+    sites = len(run.sites.layout.kinds)
     (cpu_0_s, at_0_s), (cpu_1_s, at_1_s) = meter.seen
     cpu_s, wall_s = cpu_1_s - cpu_0_s, at_1_s - at_0_s
     return {
+        "sites": sites,
         "us_per_site_and_round": 1e6 * cpu_s / (sites * (last - first)),
         "cores": cpu_s / wall_s,
         "rounds_per_s": (last - first) / wall_s,
@@ -82,12 +85,12 @@ def measure(
     }
 
 
-def run_of(sites: int, rounds: int, round_s: float, out: Path, watcher: Watcher) -> Run:
-    """A run of so many rounds on stub sites."""
+def run_of(hosts: int, rounds: int, round_s: float, out: Path, watcher: Watcher) -> Run:
+    """A run of so many rounds on so many stub hosts."""
     launch = {"type": "tests.cluster.stub_sites:StubHosts", "label": "stub"}
-    launch |= {"hosts": sites, "round_s": round_s}
+    launch |= {"hosts": hosts, "round_s": round_s}
     return Run(
-        check(load_data(graph(sites - 1))),
+        check(load_data(graph(hosts - 1))),
         placement="collector=stub-*,learner=stub-*",
         out=out,
         limits=Limits(train_iters=rounds),
