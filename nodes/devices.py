@@ -24,7 +24,7 @@ def device_param(about: str) -> Any:
     return param(CPU, f"{about}: {words}", pattern=r"^(cpu|cuda(:\d+)?|mps|auto)$")
 
 
-def available_device(wanted: str, key: str = "device") -> str:
+def available_device(wanted: str) -> str:
     """The device that a word stands for on this machine; raise `UnsoundError` if it is not there."""
     if wanted == CPU:
         return CPU
@@ -33,15 +33,17 @@ def available_device(wanted: str, key: str = "device") -> str:
     kind, _, number = wanted.partition(":")
     hint = "take one that is there, such as `device: auto`"
     if kind == "mps" and not _has_mps():
-        raise UnsoundError("this machine has no Metal device (mps) that torch can use", hint, key)
+        raise UnsoundError(
+            "this machine has no Metal device (mps) that torch can use", hint, "device"
+        )
     if kind == "cuda" and not _count_cuda():
         built = "is built without CUDA" if torch.version.cuda is None else "finds no CUDA device"
-        raise UnsoundError(f"device '{wanted}': torch {torch.__version__} {built}", hint, key)
+        raise UnsoundError(f"device '{wanted}': torch {torch.__version__} {built}", hint, "device")
     if number and int(number) >= _count_cuda():
         count = _count_cuda()
         what = f"device '{wanted}': the CUDA devices of this machine are cuda:0 to cuda:{count - 1}"
         raise UnsoundError(
-            what if count > 1 else f"device '{wanted}': there is only cuda:0", hint, key
+            what if count > 1 else f"device '{wanted}': there is only cuda:0", hint, "device"
         )
     return wanted
 

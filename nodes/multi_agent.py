@@ -311,7 +311,7 @@ class MultiAgentLearnMode(NetworkLearnMode):
         return obs[ALIVE].float()
 
     def unroll(
-        self, network: Network, obs: Mapping[str, Any], memory: Any, begins: Any, burn_in: int = 0
+        self, network: Network, obs: Mapping[str, Any], memory: Any, begins: Any
     ) -> dict[str, Any]:
         """Run a network through unrolls (B, T, …) of each agent, from its memory (B, N, M); return heads (B, T, N, …).
 
@@ -320,7 +320,7 @@ class MultiAgentLearnMode(NetworkLearnMode):
         count = self.policy.agents.count
         flat = {leaf: x.transpose(1, 2).flatten(0, 1) for leaf, x in self.own(obs).items()}
         of_rows = None if memory is None else memory.flatten(0, 1)
-        heads = network.unroll(flat, of_rows, begins.repeat_interleave(count, 0), burn_in)
+        heads = network.unroll(flat, of_rows, begins.repeat_interleave(count, 0))
         found = {n: x.reshape(-1, count, *x.shape[1:]).transpose(1, 2) for n, x in heads.items()}
         return found
 

@@ -93,11 +93,11 @@ class Demonstrations:
         """The number of demonstrations that can be drawn."""
         return len(self.table or ())
 
-    def require(self, most: int, required: int, what: str = "demonstrations") -> None:
+    def require(self, most: int, required: int) -> None:
         """Refuse a draw of `most` demonstrations for a batch if fewer than `required` are held."""
         if self.count < max(1, required):
             raise ValueError(
-                f"{self.node}: a batch takes {most} {what}, but {self.count} are held; "
+                f"{self.node}: a batch takes {most} demonstrations, but {self.count} are held; "
                 f"provide at least {max(1, required)}"
             )
 

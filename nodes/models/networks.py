@@ -339,13 +339,11 @@ class TrainablePart:
 class LearnedNumber(TrainableNetwork):
     """A number that is learned by gradients, such as a temperature."""
 
-    def __init__(
-        self, value: float, optimiser: Optimiser | None = None, compute: Compute = DEFAULT
-    ) -> None:
+    def __init__(self, value: float, compute: Compute = DEFAULT) -> None:
         module = nn.Module()
         module.register_parameter("value", nn.Parameter(torch.tensor([float(value)])))
         inputs = {"obs": Column("float32")}
-        super().__init__(module, inputs, optimiser=optimiser, compute=compute)
+        super().__init__(module, inputs, compute=compute)
 
     @property
     def value(self) -> Tensor:
