@@ -277,6 +277,12 @@ class LearnedRewardModel(RewardModel):
         if getattr(model.config, "noisy", False):
             what = f"the network '{name}' of {cls.type_name()} does not act, so its noise is never drawn"
             raise UnsoundError(what, "leave out `noisy`", "model")
+        if getattr(model.config, "normalise_obs", False) and not set(net.inputs) <= {*cls.reads}:
+            what = (
+                f"the network '{name}' of {cls.type_name()} sees what another network gives, and no observations, so "
+                "`normalise_obs` has no effect"
+            )
+            raise UnsoundError(what, "leave out `normalise_obs`", "model")
         return replace(net, model=model)
 
     @staticmethod

@@ -48,15 +48,18 @@ def _check_checkpoint(path: Path, policy: Policy, only: Sequence[str] | None) ->
         states = read_all_wholes(path)
     except RunError as error:
         raise UnsoundError(str(error), CHECKPOINT_HINT, "begin_with") from error
+    if not states:
+        what = f"'{path}' has weights to act with, and no state of a learner"
+        raise UnsoundError(what, CHECKPOINT_HINT, "begin_with")
     networks = list(getattr(policy, "nets", ()))
     for name in only or ():
         if name not in networks:
             raise _unknown_network("the policy", name, networks)
     saved = {name for state in states.values() for name in _networks_in(state.get("mode", {}))}
     missing = [name for name in only or networks if name not in saved]
-    if states and missing and only:
+    if missing and only:
         raise _unknown_network("the checkpoint", missing[0], sorted(saved))
-    if states and missing:
+    if missing:
         what = (
             f"it has the networks {', '.join(sorted(saved)) or 'of no policy'}, and the policy has"
         )

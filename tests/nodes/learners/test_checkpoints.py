@@ -16,6 +16,7 @@ from flowrl.core.checkpoint import checkpoint_bytes, read_acting, read_whole
 from flowrl.core.errors import RunError
 from flowrl.core.node import UnsoundError
 from flowrl.core.state import Count
+from flowrl.graph.bundled import graphs_folder
 from flowrl.nodes.learners.hooks import AveragedWeights, GradientStatistics, NanGuard
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.models.mlp import Mlp
@@ -162,6 +163,14 @@ def test_weights_alone_cannot_be_continued(tmp_path: Path) -> None:
     path.write_bytes(checkpoint_bytes({"evaluator": dqn().state()}, {}))
     with pytest.raises(UnsoundError, match="weights to act with, and no state of a learner"):
         dqn(begin_with=str(path))
+
+
+def test_a_graph_that_begins_with_weights_alone_is_refused() -> None:
+    bundled = str(graphs_folder() / "checkpoints/cartpole_dqn.safetensors")
+    for changes in ({}, {"learner.only": ["q"]}):
+        graph = flowrl.load("cartpole_dqn", {"learner.begin_with": bundled, **changes})
+        [problem] = graph.check().problems
+        assert f"nodes.learner: '{bundled}' has weights to act with, and no state" in str(problem)
 
 
 def test_a_checkpoint_of_another_algorithm_or_model_is_refused(saved: Path) -> None:

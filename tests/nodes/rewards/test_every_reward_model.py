@@ -200,6 +200,15 @@ def test_trunks_of_their_own_for_single_heads_are_refused(name: str) -> None:
         facts(name, schema_of(), model=Mlp(hidden=[8], shared=False))
 
 
+def test_inputs_that_are_no_observations_are_not_normalised() -> None:
+    facts("icm", schema_of(), encoder=Mlp(hidden=[8], normalise_obs=True))
+    what = (
+        "the network 'inverse' of icm sees what another network gives, .*leave out `normalise_obs`"
+    )
+    with pytest.raises(UnsoundError, match=what):
+        facts("icm", schema_of(), model=Mlp(hidden=[8], normalise_obs=True))
+
+
 @each_learned
 def test_a_model_that_never_learns_is_refused(name: str) -> None:
     with pytest.raises(
