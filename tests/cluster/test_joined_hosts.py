@@ -167,6 +167,31 @@ def test_waiting_goes_on_until_all_needs_are_met(hosts: JoinedHosts, guest: Gues
     other.close()
 
 
+def test_what_the_run_waits_for_names_the_missing_hosts(
+    hosts: JoinedHosts, guest: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, pump = list[str](), hosts.pump
+
+    def watched_pump(timeout_s: float = 0.0) -> None:
+        pump(timeout_s)
+        texts.append(hosts.waiting_text)
+
+    guest.join("a")
+    guest.receive()
+    monkeypatch.setattr(hosts, "pump", watched_pump)
+    command = f"flowrl host --join {hosts.address}"
+    for places, needed, missing in (
+        (["a", "b", "c-*"], 1, "none has joined for 'b', 'c-*'"),
+        (["a"], 2, "1 of 2 have joined"),
+    ):
+        hosts._needed = needed
+        with pytest.raises(HostError):
+            hosts.wait(places)
+        assert texts[-1] == f"waiting for hosts ({missing}): {command}"
+    assert not hosts.is_waiting
+    assert hosts.waiting_text == f"waiting for hosts: {command}"
+
+
 class Launched:
     """What launchers say, as the test sets it."""
 

@@ -57,6 +57,7 @@ LATER = {
     "stop_value": "ends the run when it is reached",
     "expert_rows": "drops the oldest rows when there are more",
     "newest_rows": "drops the oldest rows when there are more",
+    "most_players": "drops the oldest versions when there are more",
     "size_bytes": "drops the oldest rows when there are more",
     "device": "this machine has no other device",
     "reduce": "for groups of learners",
@@ -160,7 +161,11 @@ def _other_numbers(value: Any, types: Sequence[Any]) -> list[Any]:
     if isinstance(value, int | float):
         return [value * 0.5, value + 0.3, value * 3.0, 0.25]
     if value is None:
-        numbers: dict[Any, list[Any]] = {int: [2, 5, 16], float: [0.3, 1.5], bool: [True, False]}
+        numbers: dict[Any, list[Any]] = {
+            int: [2, 5, 16],
+            float: [0.3, 1.5, 1e-6],
+            bool: [True, False],
+        }
         return [x for kind, others in numbers.items() if kind in types for x in others]
     if isinstance(value, list) and value and all(isinstance(x, int) for x in value):
         return [[*value[:-1], value[-1] + 8], value[1:]]

@@ -82,7 +82,7 @@ class Others(Config):
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("limit", [0.3, 1.5]),
+        ("limit", [0.3, 1.5, 1e-6]),
         ("widths", [[8, 24], [16]]),
         ("on", [False]),
         ("target", [{"every_iters": None, "tau": 0.3}, {"every_iters": 2, "tau": None}]),
