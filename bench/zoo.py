@@ -80,7 +80,7 @@ COMPARISONS = (
         (
             "`bitflip_dqn-plain` is `bitflip_dqn_her` without its transform, for 100,000 env steps.",
             "`mountaincar_dqn-sparse` is `mountaincar_dqn_rnd` and `mountaincar_dqn_icm` without their",
-            "reward models, for 150,000 env steps: DQN that is rewarded at the goal only.",
+            "reward models, for 100,000 env steps: DQN that is rewarded at the goal only.",
             "`pendulum_bc-mixed` imitates the steps of a learning SAC, from which `pendulum_td3bc`,",
             "`pendulum_iql`, `pendulum_awac` and `pendulum_cql` learn.",
         ),
@@ -91,7 +91,11 @@ COMPARISONS = (
             ),
             "mountaincar_dqn-sparse": (
                 "mountaincar_dqn",
-                {"env.wrappers": [{"type": "reward_goal"}], "limits.steps": 150_000},
+                {
+                    "env.wrappers": [{"type": "reward_goal", "reached": 100}],
+                    "policy.lr": 0.0007,
+                    "limits.steps": 100_000,
+                },
             ),
             "pendulum_bc-mixed": (
                 "pendulum_td3bc",
