@@ -23,6 +23,7 @@ from flowrl.nodes.buffers.replay_buffer import RowReplayBuffer
 from flowrl.nodes.buffers.row_windows import WindowFacts, window_metadata
 from flowrl.nodes.buffers.sampling.prioritised_ring import (
     BOOKKEEPING,
+    PUSHED_METADATA_BYTES,
     ROW_METADATA_BYTES,
     SAMPLER_BYTES,
     PrioritisedRing,
@@ -123,7 +124,7 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             memory_bytes=plan.memory_bytes(row_bytes + SAMPLER_BYTES)
             + demo_bytes(config, surroundings),
             state_bytes=plan.state_bytes(row_bytes + SAMPLER_BYTES),
-            live_state_bytes=plan.state_bytes(),
+            live_state_bytes=plan.state_bytes(PUSHED_METADATA_BYTES),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )

@@ -71,7 +71,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
             needs_rows={"data": (config.batch_size + windows.most_waiting, "batch_size")},
             memory_bytes=plan.memory_bytes(row_bytes) + demo_bytes(config, surroundings),
             state_bytes=plan.state_bytes(row_bytes),
-            live_state_bytes=plan.state_bytes(),
+            live_state_bytes=plan.state_bytes(ROW_METADATA_BYTES),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(pacing),
         )

@@ -25,6 +25,7 @@ from flowrl.nodes.buffers.prioritised_demonstrations import (
 from flowrl.nodes.buffers.replay_buffer import ReplayBuffer
 from flowrl.nodes.buffers.row_windows import RowWindows
 from flowrl.nodes.buffers.sampling.prioritised_ring import (
+    PUSHED_METADATA_BYTES,
     ROW_METADATA_BYTES,
     SAMPLER_BYTES,
     PrioritisedRing,
@@ -135,7 +136,7 @@ class SequenceReplayBuffer(ReplayBuffer):
             needs=needs,
             memory_bytes=plan.memory_bytes(SEQUENCE_BYTES) + demo_bytes(config, surroundings),
             state_bytes=plan.state_bytes(SEQUENCE_BYTES),
-            live_state_bytes=plan.state_bytes(),
+            live_state_bytes=plan.state_bytes(16 + PUSHED_METADATA_BYTES),
             checks_numbers=not config.transforms,
             nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
         )

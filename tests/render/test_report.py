@@ -73,8 +73,8 @@ def test_the_report_has_the_memory_of_large_copies_for_precautions():
     buffer = {"buffer.size": "2_000_000"}
     *_, line = check_text(check(load_graph("cartpole_dqn", buffer))).splitlines()
     assert line == (
-        "Ahead of a snapshot, at most 134.0 MB (buffer) are copied, 16.8 MB at a time. At its round, it copies at most "
-        "67.1 MB of these, what has arrived meanwhile, and other data of at most 32.0 MB (buffer)."
+        "Ahead of a snapshot, at most 142.0 MB (buffer) are copied, 16.8 MB at a time. At its round, it copies at most "
+        "67.1 MB of these, what has arrived meanwhile, and other data of at most 24.0 MB (buffer)."
     )
     off = {**buffer, "snapshots": "false"}
     assert "snapshot" not in check_text(check(load_graph("cartpole_dqn", off)))

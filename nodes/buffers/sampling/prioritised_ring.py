@@ -12,7 +12,7 @@ from flowrl.nodes.buffers.sampling.priority_samplers import (
     ProportionalSampler,
     RankSampler,
 )
-from flowrl.nodes.buffers.storage.ring import Ring
+from flowrl.nodes.buffers.storage.ring import PUSHED_METADATA, Ring
 
 SAMPLERS: Mapping[str, type[ProportionalSampler] | type[RankSampler]] = {
     "proportional": ProportionalSampler,
@@ -20,6 +20,7 @@ SAMPLERS: Mapping[str, type[ProportionalSampler] | type[RankSampler]] = {
 }
 ROW_METADATA = {"train_iters": "int32", "env_steps": "int64", "use": "int32", "priority": "float32"}
 ROW_METADATA_BYTES = sum(np.dtype(dtype).itemsize for dtype in ROW_METADATA.values())
+PUSHED_METADATA_BYTES = sum(np.dtype(ROW_METADATA[name]).itemsize for name in PUSHED_METADATA)
 SAMPLER_BYTES = 10  # for each row: its weight, and its share of the sums above it
 # The columns that `PrioritisedRing.bookkeeping` returns.
 BOOKKEEPING: Schema = {

@@ -17,7 +17,11 @@ from flowrl.nodes.buffers.storage.storage import (
     RecoveredRows,
     RingLayout,
     Storage,
+    as_column_store,
 )
+
+# Metadata that are written only when their rows are pushed. Others change at any time.
+PUSHED_METADATA = ("train_iters", "env_steps")
 
 ArrayTypes = list[tuple[str, Any, tuple[int, ...]]]  # name, dtype and shape of each column
 
@@ -221,15 +225,21 @@ class Ring:
     def state_dict(self, live: bool = False) -> dict[str, Any]:
         """Return the rows at their places, and the place of the next row.
 
-        With `live`, columns are `LiveArray`: they are read before anything else is pushed.
+        With `live`, columns and pushed metadata are `LiveArray`.
         """
         used, frames = self.used_places, self._deduplicator
         if not live:
             require_memory(used * self._row_bytes, "a copy of the buffer's rows")
         columns = {name: self._live_column(rows, used) for name, rows in self.columns.items()}
+        metadata = {
+            name: self._live_column(as_column_store(array), used)
+            if live and name in PUSHED_METADATA
+            else array[:used].copy()
+            for name, array in self.metadata.items()
+        }
         return {
             "columns": columns if live else {name: rows.copy() for name, rows in columns.items()},
-            "metadata": {name: array[:used].copy() for name, array in self.metadata.items()},
+            "metadata": metadata,
             "schema": {name: (c.dtype, c.shape) for name, c in self._schema.items()},
             "frames": None if frames is None else frames.state_dict(live),
             "size": self.size,

@@ -95,7 +95,12 @@ def rows(first: int, count: int) -> dict[str, Array]:
 
 def make_ring(storage: Storage, once: bool, size: int = SIZE) -> Ring:
     deduplicator = FrameDeduplicator({"obs": 1}) if once else None
-    return Ring(size, storage=storage, deduplicator=deduplicator, metadata={"use": "int32"})
+    return Ring(
+        size,
+        storage=storage,
+        deduplicator=deduplicator,
+        metadata={"use": "int32", "train_iters": "int32"},
+    )
 
 
 @pytest.mark.parametrize("once", [False, True])
@@ -111,7 +116,8 @@ def test_what_is_copied_with_what_is_stored_is_the_whole_state(
         count = int(rng.choice([0, 1, 7, 30, SIZE, SIZE + 5], p=[0.1, 0.2, 0.3, 0.3, 0.05, 0.05]))
         if once:
             count = min(count, SIZE)
-        ring.push(rows(number, count), use=step)
+        ring.push(rows(number, count), use=step, train_iters=step)
+        ring.metadata["use"][: ring.used_places] += 1  # as draws do
         number += count + int(rng.integers(2))
         if rng.random() < 0.05:
             ring.clear()
