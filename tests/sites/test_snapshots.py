@@ -22,16 +22,9 @@ from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.runs import snapshot_files
 from flowrl.runs.snapshot_files import SnapshotWriter
 from flowrl.runtime import copies_ahead, stored_pieces
-from flowrl.runtime.control import messages
-from flowrl.runtime.control.messages import (
-    ArrayBytes,
-    ArrivedArrays,
-    LoadParts,
-    SavedParts,
-    SiteResults,
-    load_messages,
-    saved_messages,
-)
+from flowrl.runtime.control import part_messages
+from flowrl.runtime.control.messages import ArrayBytes, LoadParts, SavedParts, SiteResults
+from flowrl.runtime.control.part_messages import ArrivedArrays, load_messages, saved_messages
 from flowrl.runtime.sites.coordinator import RESULTS_S
 from flowrl.runtime.sites.milestones import Milestones
 from flowrl.runtime.sites.site_failures import SiteLost
@@ -152,7 +145,7 @@ class KeepsRows(Node):
 
 def test_large_arrays_are_sent_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that is larger than what a channel holds would leave no room for others."""
-    monkeypatch.setattr(messages, "MESSAGE_BYTES", 4096)
+    monkeypatch.setattr(part_messages, "MESSAGE_BYTES", 4096)
     state = {"w": np.arange(3000.0).reshape(3, 1000), "b": np.ones(2), "n": np.ones((0, 4))}
     parts = {"node/l": SavedState.of(state), "node/k": SavedState.of({"w": np.ones(1024)})}
     for sent in (
@@ -171,7 +164,7 @@ def test_large_arrays_are_sent_in_several_messages(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_graph_continues_from_parts_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MESSAGE_BYTES", 1024)
+    monkeypatch.setattr(part_messages, "MESSAGE_BYTES", 1024)
     graph = toy_graph(
         {"c": "Source", "l": f"{__name__}:LearnerWithManyWeights"},
         ["c -> l", "l.weights -> c.weights"],
@@ -218,7 +211,7 @@ def rows_graph(monkeypatch: pytest.MonkeyPatch) -> CheckedGraph:
     for module in (stored_pieces, snapshot_files):
         monkeypatch.setattr(module, "LARGE_BYTES", 1000)
     monkeypatch.setattr(array_pieces, "PIECE_BYTES", 500)
-    monkeypatch.setattr(messages, "MESSAGE_PIECES", 2)
+    monkeypatch.setattr(part_messages, "MESSAGE_PIECES", 2)
     graph = toy_graph(
         {"c": "Source", "l": "Learner", "k": f"{__name__}:KeepsRows"},
         ["c -> l, k", "l.weights -> c.weights"],

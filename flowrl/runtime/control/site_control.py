@@ -15,7 +15,6 @@ from flowrl.runtime.control.messages import (
     REPORT,
     REPORTS,
     ArrayBytes,
-    ArrivedArrays,
     CopyAhead,
     CutAt,
     GoOn,
@@ -39,6 +38,7 @@ from flowrl.runtime.control.messages import (
     SnapshotStored,
     StandStill,
 )
+from flowrl.runtime.control.part_messages import ArrivedArrays
 from flowrl.runtime.interruptions import SiteStopped
 from flowrl.runtime.remote.waiting import WAIT_S
 from flowrl.runtime.scheduler import Scheduler

@@ -16,8 +16,8 @@ from flowrl.runtime.control.messages import (
     SavedParts,
     SavedPieces,
     StandsStill,
-    saved_messages,
 )
+from flowrl.runtime.control.part_messages import saved_messages
 from flowrl.runtime.control.site_control import CoordinatorMessages, SiteReporter
 from flowrl.runtime.copies_ahead import CopiesAhead, read_large
 from flowrl.runtime.remote.edge_factory import SiteEdgeFactory

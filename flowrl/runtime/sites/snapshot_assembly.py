@@ -25,7 +25,6 @@ from flowrl.runtime.control.count_ledger import CountLedger, difference, total
 from flowrl.runtime.control.leases import Leases
 from flowrl.runtime.control.messages import (
     ArrayBytes,
-    ArrivedArrays,
     CopiedAhead,
     CopiedPieces,
     CopyAhead,
@@ -40,9 +39,8 @@ from flowrl.runtime.control.messages import (
     SnapshotStored,
     StandsStill,
     StandStill,
-    load_messages,
-    with_pieces,
 )
+from flowrl.runtime.control.part_messages import ArrivedArrays, load_messages, with_pieces
 from flowrl.runtime.copies_ahead import is_large
 from flowrl.runtime.sites.launched_sites import LaunchedSites
 from flowrl.runtime.sites.part_sites import site_of_parts
