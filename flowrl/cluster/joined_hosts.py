@@ -50,7 +50,7 @@ from flowrl.cluster.messages import (
 )
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import FlowError, UsageError
-from flowrl.core.wording import count_text
+from flowrl.core.wording import count_text, list_text
 from flowrl.graph.host_offers import HostOffer
 from flowrl.machine.network_address import ANY_MACHINE, is_connectable, parse_address
 from flowrl.runtime.disturbances import Disturbance, SiteSignal
@@ -278,9 +278,10 @@ class JoinedHosts:
         return lacking or f"{len(self._present())} of {self._needed} have joined"
 
     def _missing_text(self, open_places: list[str], lacking: str) -> str:
-        joined = ", ".join(offer.name for offer in self.offers()) or "none"
+        offers = self.offers()
+        joined = list_text([offer.name for offer in offers])
         within = f"within {self.rendezvous.within_s:g} s"
-        missing = f"{self._needed} hosts have not joined {within} (joined: {joined})"
+        missing = f"{len(offers):,} of {count_text(self._needed, 'host')} have joined {within} (joined: {joined})"
         if open_places:
             names = ", ".join(map(repr, open_places))
             missing = f"a host for {names} has not joined {within} (joined: {joined})"

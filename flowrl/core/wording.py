@@ -1,6 +1,10 @@
-"""Formats numbers with their nouns or units."""
+"""Formats numbers with their nouns or units, and lists."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+MOST_LISTED = 8
 
 
 def count_text(number: int, one: str) -> str:
@@ -11,6 +15,12 @@ def count_text(number: int, one: str) -> str:
 def with_article(noun: str) -> str:
     """`a policy`, `an env`."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def list_text(words: Sequence[object], most: int = MOST_LISTED) -> str:
+    """Format a list that may be long: `a, b`, `a, b and 991 more`, `none`."""
+    shown = ", ".join(map(str, words[:most])) or "none"
+    return f"{shown} and {len(words) - most:,} more" if len(words) > most else shown
 
 
 def size_text(size: float) -> str:

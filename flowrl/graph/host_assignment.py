@@ -12,14 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from flowrl.core.context import instance_key
 from flowrl.core.errors import UsageError
-from flowrl.core.wording import count_text
+from flowrl.core.wording import count_text, list_text
 from flowrl.graph.host_offers import HostOffer, matching_hosts
 from flowrl.graph.keywords import ANY_HOST
 from flowrl.graph.places import Needs
 from flowrl.graph.site_shares import SiteKey, SiteShare
 from flowrl.machine.resources import MachineResources
 
-MAX_LISTED = 8  # hosts in an error
 ShareId = tuple[SiteKey, int]  # the site, and the number of the replica
 
 
@@ -75,10 +74,7 @@ class HostAssignment:
         """What is missing, and what the hosts have; empty if nothing is missing."""
         if not self.unmet:
             return ""
-        shown = ", ".join(map(str, self.rooms[:MAX_LISTED])) or "none"
-        more = len(self.rooms) - MAX_LISTED
-        hosts = f"{shown} and {more} more" if more > 0 else shown
-        return f"{'; '.join(needs_lines(self.unmet))}; hosts: {hosts}"
+        return f"{'; '.join(needs_lines(self.unmet))}; hosts: {list_text(self.rooms)}"
 
 
 def assign_hosts(shares: Iterable[SiteShare], offers: Sequence[HostOffer]) -> HostAssignment:

@@ -129,6 +129,16 @@ def test_a_host_that_joins_is_welcome(hosts: JoinedHosts, guest: Guest, shown: l
     assert shown[0].startswith("host 'a' has joined (")
 
 
+def test_hosts_that_are_missing_are_counted(hosts: JoinedHosts, guest: Guest) -> None:
+    hosts._needed = 2
+    guest.join("a")
+    guest.receive()
+    with pytest.raises(
+        HostError, match=r"^1 of 2 hosts have joined within 0\.5 s \(joined: a\); on "
+    ):
+        hosts.wait(["a"])
+
+
 def test_waiting_ends_and_names_the_missing_hosts(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
     guest.receive()

@@ -19,6 +19,7 @@ from flowrl.core.errors import (
     closest_word,
     spelling_hint,
 )
+from flowrl.core.wording import list_text
 from flowrl.graph.sections import parse_seconds
 from flowrl.runs.display import clock_text
 
@@ -141,3 +142,10 @@ def test_all_errors_of_flowrl_are_flow_errors() -> None:
 def test_a_usage_error_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(UsageError("--steps 0: a number from 1")))
     assert (type(error), str(error)) == (UsageError, "--steps 0: a number from 1")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "none"), (1, "0"), (3, "0, 1, 2"), (4, "0, 1, 2 and 1 more")]
+)
+def test_a_long_list_is_cut(count: int, text: str) -> None:
+    assert list_text(range(count), most=3) == text
