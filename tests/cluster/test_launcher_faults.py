@@ -204,6 +204,9 @@ def test_a_host_whose_machine_is_reached_again_does_no_harm(
     ("far", "machine"),
     [
         pytest.param("kubernetes", "a", marks=on_a_network),
+        pytest.param(
+            "ssh", "a", marks=[*on_a_network, pytest.mark.needs("sshd"), pytest.mark.exhaustive]
+        ),
         *(pytest.param("slurm", name, marks=on_far_slurm) for name in HOSTS),
     ],
     indirect=["far"],

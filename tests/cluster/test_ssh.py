@@ -19,10 +19,7 @@ import pytest
 from flowrl.cluster.joined_hosts import HostError
 from flowrl.cluster.launchers.own_wheel import needed_packages
 from flowrl.graph.model import Limits
-from flowrl.graph.yaml_writer import flow_text
 from flowrl.runs.run import Run
-from flowrl.runs.snapshot_files import snapshot_folders
-from tests.cluster.network import network, why_not
 from tests.cluster.slurm import until
 from tests.cluster.ssh_servers import SshServers, ssh_servers
 from tests.cluster.test_launch import CARTPOLE, Notes, launched_run
@@ -116,37 +113,6 @@ def test_a_connection_that_is_cut_ends_the_host_at_its_other_end(
     assert any("starting it again in 1 s (1 of 3)" in line for line in notes.notes)
     assert not set(before) & set(far_hosts())
     nothing_is_left(servers)
-
-
-@pytest.mark.exhaustive  # ssh takes 20 s to give up a machine
-@pytest.mark.needs("ip")
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_a_machine_that_is_cut_off_is_left_out_and_its_host_ends(tmp_path: Path) -> None:
-    graph = {"extends": "cartpole_dqn", "nodes": {"collector": {"replicas": 2}}, **SNAPSHOTS}
-    serial = run_graph(graph, "serial", tmp_path / "s", train_iters=400)
-    (tmp_path / "g.yaml").write_text(flow_text(graph))
-    with network() as net:
-        places = [net.place(name) for name in ("a", "b")]
-        with ssh_servers(tmp_path / "ssh", places=places) as servers:
-            settings = json.dumps(launch(servers, rejoin="5s"))
-            words = ["run", "g.yaml", "--json", "--out", "r", "--train-iters", "400"]
-            words += [
-                "--placement",
-                "collector=ssh-*",
-                "--launch",
-                settings,
-                "--hosts-within",
-                "9s",
-            ]
-            run = net.flowrl("run", *words, cwd=tmp_path)
-            until(lambda: snapshot_folders(tmp_path / "r"), "the run does not begin")
-            net.cable("a", "down")
-            out, err = run.communicate(timeout=120)
-            assert run.returncode == 0, err
-            summary = json.loads(out)
-            assert (summary["digest"], summary["recoveries"]) == (serial["digest"], 1)
-            assert "is lost: nothing was heard of it for 8 s" in summary["happened"][0]
-            until(lambda: not far_hosts(), "a host is left")
 
 
 def test_hosts_end_when_the_process_of_their_run_is_killed(
