@@ -34,7 +34,7 @@ from flowrl.runs.snapshot_pieces import (
     piece_checksum,
     sha256,
 )
-from flowrl.runtime.snapshot import PartHashes, digest_of_hashes, hash_part, hash_piece
+from flowrl.runtime.part_hashes import PartHashes, digest_of_hashes, hash_part, hash_piece
 from flowrl.runtime.snapshot_schedule import Snapshot
 from flowrl.runtime.stored_pieces import PieceHashes, PiecePath, PiecesAhead
 

@@ -26,7 +26,7 @@ from flowrl.runs.snapshot_files import (
     snapshot_folders,
 )
 from flowrl.runs.snapshot_pieces import CHECKSUM, PIECES, SMALL
-from flowrl.runtime.snapshot import digest_of_parts
+from flowrl.runtime.part_hashes import digest_of_parts
 from flowrl.runtime.snapshot_schedule import Snapshot
 
 LARGE = PIECE_BYTES // 2 + 100  # float32 numbers: three pieces

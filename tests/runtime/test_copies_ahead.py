@@ -14,7 +14,7 @@ from flowrl.core.saved_state import SavedState
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.runtime import copies_ahead, stored_pieces
 from flowrl.runtime.copies_ahead import CopiesAhead
-from flowrl.runtime.snapshot import digest_of_parts, hash_piece
+from flowrl.runtime.part_hashes import digest_of_parts, hash_piece
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from flowrl.runtime.stored_pieces import (
     LiveArrays,

@@ -13,9 +13,9 @@ from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import reset_numerics
 from flowrl.runs.snapshot_files import SnapshotWriter, read_newest_snapshot
 from flowrl.runtime.executor import Cut, Executor
+from flowrl.runtime.part_hashes import digest_of_parts
 from flowrl.runtime.serial_executor import SerialExecutor
 from flowrl.runtime.sites.coordinator import Coordinator
-from flowrl.runtime.snapshot import digest_of_parts
 from flowrl.runtime.snapshot_schedule import Snapshot, SnapshotSchedule
 from flowrl.runtime.stored_pieces import PiecesAhead, StoredCopy
 

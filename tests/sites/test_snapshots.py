@@ -25,10 +25,10 @@ from flowrl.runtime import copies_ahead, stored_pieces
 from flowrl.runtime.control import part_messages
 from flowrl.runtime.control.messages import ArrayBytes, LoadParts, SavedParts, SiteResults
 from flowrl.runtime.control.part_messages import ArrivedArrays, load_messages, saved_messages
+from flowrl.runtime.part_hashes import digest_of_parts
 from flowrl.runtime.sites.coordinator import RESULTS_S
 from flowrl.runtime.sites.milestones import Milestones
 from flowrl.runtime.sites.site_failures import SiteLost
-from flowrl.runtime.snapshot import digest_of_parts
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.quick_selection import exhaustive_except
 from tests.sites.bundled_cases import COMPARED, SMALL

@@ -22,7 +22,7 @@ from flowrl.nodes.buffers.storage.mapped import MappedStorage
 from flowrl.nodes.buffers.storage.ring import Ring
 from flowrl.nodes.buffers.storage.storage import MemoryStorage, Storage
 from flowrl.runtime import stored_pieces
-from flowrl.runtime.snapshot import digest_of_parts, hash_piece
+from flowrl.runtime.part_hashes import digest_of_parts, hash_piece
 from flowrl.runtime.stored_pieces import PiecePath, StoredPieces, live_arrays
 
 SIZE, ROW_BYTES = 120, 24
