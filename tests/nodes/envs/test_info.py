@@ -252,8 +252,8 @@ def test_rows_of_an_evaluation_have_the_listed_info() -> None:
 def test_a_goal_can_be_about_info(params: dict[str, Any], text: str) -> None:
     evaluation = evaluator(**params).eval(weights(0))
     value = evaluation.average(params.get("average", "mean"))
-    assert 0 < value < 9
-    reached, missed = (evaluator(stop_value=goal, **params) for goal in (value - 0.9, 9.0))
+    assert 0 < value < 1
+    reached, missed = (evaluator(stop_value=goal, **params) for goal in (value - 0.9, 1.0))
     assert reached.eval(weights(0)).stop
     assert not missed.eval(weights(0)).stop
     [verdict] = [r for r in reached.ctx.records if isinstance(r, VerdictRecord)]
