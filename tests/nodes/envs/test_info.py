@@ -299,7 +299,7 @@ def test_info_reaches_buffers_and_reward_models_in_every_placement(tmp_path: Pat
         "extends": "cartpole_dqn",
         "env": {"id": ID, "info": {"is_success": "bool", "score": "float32"}},
         "nodes": {
-            "evaluator": {"episodes": 4, "metric": "is_success", "stop_value": 2.0},
+            "evaluator": {"episodes": 4, "metric": "is_success", "stop_value": None},
             "bonus": {"type": f"{__name__}:success_bonus"},
         },
         "edges": ["collector -> bonus -> buffer", {"learner -> evaluator": {"every": 12}}],
