@@ -8,7 +8,7 @@ metrics.jsonl      the metrics of the nodes, in the order of the serial program
 timings.jsonl      where the time went
 summary.json       how the run ended (and error.txt, if it failed)
 checkpoints/       best.safetensors, last.safetensors
-logs/              a log for each instance
+logs/              a log for each instance, and which checkpoints nodes have written
 league/            of a league: its players, their weights, and the results of matches
 snapshots/         the whole state of the run, if it saves snapshots
 crash-NODE.tape    the last firing of a node that failed
@@ -52,6 +52,7 @@ from flowrl.runtime.token_hashing import TokenHash, TokenHashSink
 
 ENVIRONMENT_FILE, SUMMARY_FILE, ERROR_FILE = "environment.json", "summary.json", "error.txt"
 METRICS_FILE = "metrics.jsonl"
+CHECKPOINT_LOG = "logs/checkpoints.jsonl"
 SPEEDS = ("env_steps", "train_iters")  # counts whose speed TensorBoard shows
 TIMINGS_EVERY_S = 1.0
 TOKEN_BUFFER_BYTES = 1 << 16
@@ -197,10 +198,13 @@ class RunFolder:
     def continue_after(self, mark: Mapping[str, int]) -> list[str]:
         """Continue the files of records from a mark: what was written after it will be written again.
 
-        Return the files that lack something from before the mark, because somebody has removed or changed them.
+        Checkpoints that nodes wrote only after it are removed, because the run may now end earlier than before. Return
+        the files that lack something from before the mark, because somebody has removed or changed them.
         """
         self._close_token_file()  # which may hold unwritten hashes
         with explain_disk_errors(self.path):
+            for file in self._checkpoints_after(int(mark.get(CHECKPOINT_LOG, 0))):
+                self._remove(file)
             for name in self._record_files():
                 path = self.absolute_path / name
                 if path.exists():
@@ -208,6 +212,23 @@ class RunFolder:
             paths = {name: self.absolute_path / name for name in mark}
             sizes = {name: p.stat().st_size if p.exists() else 0 for name, p in paths.items()}
         return [name for name, size in sizes.items() if size < int(mark[name])]
+
+    def _checkpoints_after(self, mark: int) -> set[str]:
+        """Return the checkpoints that the log names after this many bytes only."""
+        path = self.absolute_path / CHECKPOINT_LOG
+        content = path.read_bytes() if path.exists() else b""
+        whole = content[
+            : content.rfind(b"\n") + 1
+        ]  # a run that was killed may have written half a line
+        try:
+            before, after = (
+                {str(json.loads(line)) for line in part.splitlines()}
+                for part in (whole[:mark], whole[mark:])
+            )
+        except ValueError as error:
+            what = f"{path}: is damaged ({error}); remove it, and the run goes on with the checkpoints that are there"
+            raise RunError(what) from error
+        return after - before
 
     def remove_end(self) -> None:
         """Remove what says how the run has ended, because it goes on."""
@@ -276,8 +297,11 @@ class RunFolder:
                 for name, state in record.states.items()
             }
             self.write_checkpoint(record.name, states, dict(record.info), record.folder)
+            self.append_line(
+                CHECKPOINT_LOG, json.dumps(_checkpoint_file(record.name, record.folder))
+            )
             if record.replaces:
-                self._checkpoint_path(record.replaces, record.folder).unlink(missing_ok=True)
+                self._remove(_checkpoint_file(record.replaces, record.folder))
         elif isinstance(record, LinesRecord):
             self._create_folder_of(record.file)
             self.append_line(record.file, "\n".join(record.lines))
@@ -330,21 +354,25 @@ class RunFolder:
         folder: str = CHECKPOINTS,
     ) -> None:
         content = checkpoint_bytes(states, info, self.facts)
-        self._create_folder_of(f"{folder}/{name}")
-        self._write_atomically(f"{folder}/{name}{SUFFIX}", content)
+        file = _checkpoint_file(name, folder)
+        self._create_folder_of(file)
+        self._write_atomically(file, content)
 
-    def _checkpoint_path(self, name: str, folder: str = CHECKPOINTS) -> Path:
-        return self.absolute_path / folder / f"{name}{SUFFIX}"
+    def _remove(self, file: str) -> None:
+        self._path_of(file).unlink(missing_ok=True)
 
     def _create_folder_of(self, name: str) -> None:
-        """Create the folder of a file that a node names. It is below that of the run."""
+        with explain_disk_errors(self.path):
+            self._path_of(name).parent.mkdir(parents=True, exist_ok=True)
+
+    def _path_of(self, name: str) -> Path:
+        """Return the path of a file that a node names. It is below the folder of the run."""
         path = self.absolute_path / name
         if not path.resolve().is_relative_to(self.absolute_path.resolve()):
             raise RunError(
                 f"{path}: is not in the folder of the run; a node named the file '{name}'"
             )
-        with explain_disk_errors(self.path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        return path
 
     def _write_atomically(self, name: str, content: bytes) -> None:
         """Write to a temporary file and rename it, so that no reader sees a partial file."""
@@ -400,6 +428,10 @@ def _number(value: float) -> float | str:
     """A number as JSON can hold it: `nan` and `inf` become strings."""
     number = float(value)
     return number if math.isfinite(number) else repr(number)
+
+
+def _checkpoint_file(name: str, folder: str) -> str:
+    return f"{folder}/{name}{SUFFIX}"
 
 
 def _log_name(instance: str) -> str:

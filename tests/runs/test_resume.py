@@ -12,9 +12,10 @@ import pytest
 import flowrl
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.node import Node
-from flowrl.core.ports import In
+from flowrl.core.ports import In, StateIn
+from flowrl.core.state import State
 from flowrl.runs.display import Watcher
-from flowrl.runs.folder import RunFolder
+from flowrl.runs.folder import CHECKPOINT_LOG, RunFolder
 from flowrl.runs.snapshot_files import snapshot_folders
 from tests.sites.run_comparison import read_results
 from tests.toys.toy_runs import toy_graph
@@ -31,6 +32,16 @@ class Dies(Node):
     def fire(self, data: Any) -> None:
         if Dies.run is not None and snapshot_folders(Dies.run):
             raise ConnectionError("the machine is gone")
+
+
+class SavesVersions(Node):
+    """Saves each version of the weights that it reads."""
+
+    data = In("samples")
+    weights = StateIn("weights")
+
+    def fire(self, data: Any, weights: State) -> None:
+        self.ctx.save_checkpoint(f"v{weights.version}", weights, folder="versions")
 
 
 def graph(every_rounds: int = 2, **more: Any) -> dict[str, Any]:
@@ -103,6 +114,38 @@ def test_files_that_were_removed_meanwhile_are_named(tmp_path: Path) -> None:
     (tmp_path / "run" / "graph.yaml").unlink()
     with pytest.raises(UsageError, match=r"run: its graph\.yaml is missing"):
         flowrl.resume(tmp_path / "run", train_iters=20, quiet=True)
+
+
+def test_checkpoints_of_the_part_that_is_not_repeated_are_removed(tmp_path: Path) -> None:
+    data = toy_graph(
+        {"c": "Source", "l": "Learner", "s": f"{__name__}:SavesVersions"},
+        ["c -> l, s", "l.weights -> s"],
+        snapshots={"every_rounds": 2, "keep": 10},
+    )
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    flowrl.load(data).run(train_iters=12, out=run, quiet=True)
+    flowrl.load(data).run(train_iters=7, out=whole, quiet=True)
+    shutil.copy(run / "versions" / "v10.safetensors", run / "versions" / "mine.safetensors")
+    for folder in snapshot_folders(run):
+        if int(folder.name.rpartition("-")[2]) > 6:
+            shutil.rmtree(folder)
+    result = flowrl.resume(run, train_iters=7, quiet=True)
+    assert result.resumed_after <= 6
+    found, expected = (
+        {path.name for path in (folder / "versions").iterdir()} for folder in (run, whole)
+    )
+    assert found == expected | {"mine.safetensors"}
+
+
+def test_a_damaged_list_of_checkpoints_is_named(tmp_path: Path) -> None:
+    loaded = flowrl.load(graph())
+    loaded.run(train_iters=8, out=tmp_path / "run", quiet=True)
+    log = tmp_path / "run" / CHECKPOINT_LOG
+    log.write_text("v7\n")
+    with pytest.raises(
+        RunError, match=r"checkpoints\.jsonl: is damaged .*; remove it, and the run"
+    ):
+        flowrl.resume(tmp_path / "run", train_iters=12, quiet=True)
 
 
 def test_a_run_that_reached_its_limit_continues_to_a_greater_one(tmp_path: Path) -> None:
