@@ -8,7 +8,8 @@ metrics.jsonl      the metrics of the nodes, in the order of the serial program
 timings.jsonl      where the time went
 summary.json       how the run ended (and error.txt, if it failed)
 checkpoints/       best.safetensors, last.safetensors
-logs/              a log for each instance, and which checkpoints nodes have written
+checkpoints.jsonl  the files of the checkpoints that nodes have written, in their order
+logs/              a log for each instance
 league/            of a league: its players, their weights, and the results of matches
 snapshots/         the whole state of the run, if it saves snapshots
 crash-NODE.tape    the last firing of a node that failed
@@ -52,7 +53,7 @@ from flowrl.runtime.token_hashing import TokenHash, TokenHashSink
 
 ENVIRONMENT_FILE, SUMMARY_FILE, ERROR_FILE = "environment.json", "summary.json", "error.txt"
 METRICS_FILE = "metrics.jsonl"
-CHECKPOINT_LOG = "logs/checkpoints.jsonl"
+CHECKPOINT_LOG = "checkpoints.jsonl"
 SPEEDS = ("env_steps", "train_iters")  # counts whose speed TensorBoard shows
 TIMINGS_EVERY_S = 1.0
 TOKEN_BUFFER_BYTES = 1 << 16
@@ -242,6 +243,7 @@ class RunFolder:
         lines = sorted(self.absolute_path.glob("*/*.jsonl"))
         return [
             METRICS_FILE,
+            CHECKPOINT_LOG,
             TOKEN_FILE,
             *(f"logs/{path.name}" for path in logs),
             *(f"{path.parent.name}/{path.name}" for path in lines),

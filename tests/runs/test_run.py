@@ -63,7 +63,8 @@ def test_the_folder_of_a_run_has_all_its_files(tmp_path: Path) -> None:
     assert len(tensorboard) == 1
     assert tensorboard[0].startswith("tb/events.out.tfevents.")
     assert [name for name in found if not name.startswith("tb")] == [
-        *["checkpoints", "checkpoints/best.safetensors", "checkpoints/last.safetensors"],
+        *["checkpoints", "checkpoints.jsonl"],
+        *["checkpoints/best.safetensors", "checkpoints/last.safetensors"],
         *["environment.json", "graph.dot", "graph.yaml"],
         *["logs", "logs/c#1.log", "logs/c.log", "logs/e.log", "logs/l.log"],
         *["metrics.jsonl", "params.yaml", "summary.json", "timings.jsonl"],
