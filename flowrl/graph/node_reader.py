@@ -11,6 +11,7 @@ from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.keywords import FAILURES, NODE_KEYS, REPLICA_RANGE, TORCH_THREADS
 from flowrl.graph.model import NodeSpec, NodeType, OnFailure
 from flowrl.graph.param_reader import ParamReader, Shared, named_parts_fields, part_fields
+from flowrl.graph.sections import read_number
 from flowrl.graph.yaml_text import YamlValue
 
 MOST_REPLICAS = 10_000
@@ -126,14 +127,7 @@ class NodeReader:
         self, path: str, item: YamlValue | None, between: tuple[int, int]
     ) -> int | None:
         """A whole number; None if it is not written, and also, with a problem, if it is none."""
-        if item is None:
-            return None
-        value, (least, most) = item.value, between
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
-            return value
-        hint = f"expected a whole number from {least} to {most}"
-        self.problems.add(item.location, f"{path} is {shortened_repr(item.plain())}", hint)
-        return None
+        return None if item is None else read_number(item, path, between, self.problems)
 
     def check_fires(self, name: str, key: str, item: YamlValue, cls: type[Node]) -> None:
         """Refuse a key about firings at a service, which has none."""

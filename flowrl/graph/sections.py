@@ -38,9 +38,9 @@ def read_sections(
     """Fill in everything of the graph but nodes, edges and warm-up."""
     problems = params.problems
     graph.about = _read_about(fields.get("about"), problems)
-    graph.seed = _read_number(fields.get("seed"), "seed", 0, (0, 2**63 - 1), problems)
-    graph.torch_threads = _read_number(
-        fields.get("torch_threads"), "torch_threads", 1, TORCH_THREADS, problems
+    graph.seed = _number_or(0, fields.get("seed"), "seed", (0, 2**63 - 1), problems)
+    graph.torch_threads = _number_or(
+        1, fields.get("torch_threads"), "torch_threads", TORCH_THREADS, problems
     )
     graph.limits = _read_limits(fields.get("limits"), problems)
     graph.snapshots = _read_snapshots(fields.get("snapshots"), problems)
@@ -95,17 +95,26 @@ def _read_about(item: YamlValue | None, problems: Problems) -> str:
     return str(item.plain()).strip()
 
 
-def _read_number(
-    item: YamlValue | None, path: str, default: int, between: tuple[int, int], problems: Problems
-) -> int:
-    if item is None or item.value is None:
-        return default
+def read_number(
+    item: YamlValue, path: str, between: tuple[int, int], problems: Problems
+) -> int | None:
+    """Return a whole number within these bounds; None, with a problem, if it is none."""
     value, (least, most) = item.value, between
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
         return value
     hint = f"expected a whole number from {least} to {most}"
     problems.add(item.location, f"{path} is {shortened_repr(item.plain())}", hint)
-    return default
+    return None
+
+
+def _number_or(
+    default: int, item: YamlValue | None, path: str, between: tuple[int, int], problems: Problems
+) -> int:
+    """Return a whole number, or the default where none is written."""
+    found = (
+        None if item is None or item.value is None else read_number(item, path, between, problems)
+    )
+    return default if found is None else found
 
 
 def _read_limits(item: YamlValue | None, problems: Problems) -> Limits:
@@ -120,7 +129,7 @@ def _read_limits(item: YamlValue | None, problems: Problems) -> Limits:
         if entry.value is None and name in (*_COUNTS, "time"):
             continue  # no limit, as if it were not written
         if name in _COUNTS:
-            found[name] = _read_number(entry, f"limits.{name}", 1, (1, 2**62), problems)
+            found[name] = _number_or(1, entry, f"limits.{name}", (1, 2**62), problems)
         elif name == "time":
             found["time_s"] = parse_seconds(entry.value)
             if found["time_s"] is None:
@@ -156,7 +165,7 @@ def _read_snapshots(item: YamlValue | None, problems: Problems) -> SnapshotSetti
                 what = f"snapshots.every_s is {shortened_repr(entry.plain())}"
                 problems.add(entry.location, what, "expected seconds, or a time such as 10m")
         else:
-            found[name] = _read_number(entry, f"snapshots.{name}", 1, (1, 2**31), problems)
+            found[name] = _number_or(1, entry, f"snapshots.{name}", (1, 2**31), problems)
     settings = SnapshotSettings(**found)
     if not settings.is_regular:
         problems.add(item.location, "snapshots: it is not said how often", hint)

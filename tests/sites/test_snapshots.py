@@ -23,12 +23,9 @@ from flowrl.runs import snapshot_files
 from flowrl.runs.snapshot_files import SnapshotWriter
 from flowrl.runtime import copies_ahead, stored_pieces
 from flowrl.runtime.control import part_messages
-from flowrl.runtime.control.messages import ArrayBytes, LoadParts, SavedParts, SiteResults
+from flowrl.runtime.control.messages import ArrayBytes, LoadParts, SavedParts
 from flowrl.runtime.control.part_messages import ArrivedArrays, load_messages, saved_messages
 from flowrl.runtime.part_hashes import digest_of_parts
-from flowrl.runtime.sites.coordinator import RESULTS_S
-from flowrl.runtime.sites.milestones import Milestones
-from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.quick_selection import exhaustive_except
 from tests.sites.bundled_cases import COMPARED, SMALL
@@ -337,25 +334,3 @@ def test_a_learner_that_cannot_be_saved_still_learns(placement: str) -> None:
 def test_attributes_that_are_named_as_no_state_are_left_out() -> None:
     found = execute(with_object("NamesItsCache"), "serial", Limits(rounds=4), [2])
     assert found.snapshots.keys() == {2}
-
-
-def test_results_are_awaited_as_long_as_reports_arrive() -> None:
-    """The parts of a snapshot with a large buffer may take longer to arrive than `RESULTS_S`."""
-    now, limit = 1000.0, RESULTS_S
-    arrivals = [0.9 * limit, 1.8 * limit, 2.7 * limit]  # of reports, since the beginning
-    milestones = Milestones(["main"], lambda: now)
-
-    def receive() -> None:
-        nonlocal now
-        now += 0.1 * limit
-        if any(abs(now - 1000.0 - at) < 1e-6 for at in arrivals):
-            milestones.on_report("main", SavedParts(1, {}))
-        if now > 1000.0 + 3.3 * limit:
-            milestones.on_report("main", SiteResults({}, 0, (), ()))
-
-    milestones.wait_for(SiteResults, limit, receive, counts_from_report=True)
-    assert not milestones.pending(SiteResults)
-    now, arrivals = 1000.0 - 5 * limit, []
-    late = Milestones(["main"], lambda: now)
-    with pytest.raises(SiteLost, match="site main did not send its results"):
-        late.wait_for(SiteResults, limit, receive, counts_from_report=True)
