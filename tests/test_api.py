@@ -35,6 +35,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_graph_is_the_same_as_data_and_as_a_file_by_path_or_name(file: Path) -> None:
     texts = [flowrl.load(source).expand() for source in (GRAPH, file, str(file), "g.yaml")]
     bodies = {text.partition("\n")[2] for text in texts}  # the first line is the graph's name

@@ -140,6 +140,7 @@ def test_the_mathematics_knows_only_arrays() -> None:
 # names
 
 
+@pytest.mark.slow
 def test_no_class_name_is_used_twice() -> None:
     """A name in a traceback or a search result says which class it is."""
     places = defaultdict(list)

@@ -18,6 +18,7 @@ def threads_as_before() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("model", acting.MODELS)
 def test_all_ways_return_the_same_heads(model: str) -> None:

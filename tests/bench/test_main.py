@@ -84,6 +84,7 @@ def test_all_benchmarks_run_and_the_failed_ones_are_named(quick: Any, monkeypatc
     assert ran == ["loop", "quick"]
 
 
+@pytest.mark.slow
 def test_a_small_buffer_is_saved_loaded_and_measured() -> None:
     snapshots = importlib.import_module("bench.snapshots")
     results = snapshots.main(["--rows", "6400", "--only", "flowrl", "flowrl-mapped"])

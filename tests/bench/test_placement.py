@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bench import placement
 
 
+@pytest.mark.slow
 def test_its_nodes_end_with_the_same_weights_in_every_placement() -> None:
     times_s = placement.compare_placements(placement.two_node_graph(0), rounds=20, repeats=1)
     assert list(times_s) == ["serial", "threads", "processes"]

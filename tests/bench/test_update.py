@@ -58,6 +58,7 @@ class MatrixProducts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["td3", "sac", "acer"])
 def test_the_bare_work_has_the_matrix_products_of_the_iteration(name: str) -> None:
     """Among them are those by which gradients go through the critic to the actor."""

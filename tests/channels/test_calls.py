@@ -65,6 +65,7 @@ def waiting(sites: SitePair) -> Iterator[WaitingSite]:
     site.stop()
 
 
+@pytest.mark.slow
 def test_a_call_is_answered_by_a_site_that_waits(sites: SitePair, waiting: WaitingSite) -> None:
     call = start_server(sites, lambda request: (request[0], sum(request[1:])))
     waiting.start()
@@ -82,6 +83,7 @@ def test_a_reply_that_cannot_be_sent_is_replaced(sites: SitePair, waiting: Waiti
     assert call("word") == "word"
 
 
+@pytest.mark.slow
 def test_the_reply_to_an_abandoned_call_is_skipped(sites: SitePair) -> None:
     call = start_server(sites, lambda request: request.upper(), deadline_s=0.05)
     with pytest.raises(WaitTimeout):

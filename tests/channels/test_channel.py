@@ -147,6 +147,7 @@ def test_taking_from_an_empty_channel_would_block(sites: SitePair) -> None:
         receiver.take()
 
 
+@pytest.mark.slow
 def test_a_full_channel_does_not_block_other_channels(sites: SitePair) -> None:
     full, _ = sites.open_channel(ChannelLimits(1), "full")
     sender, receiver = sites.open_channel(ChannelLimits(1), "free")

@@ -232,6 +232,7 @@ def test_values_nested_too_deeply_are_named() -> None:
 HALVES = hn.arrays(np.float16, hn.array_shapes(min_dims=0, max_dims=3, min_side=0))
 
 
+@pytest.mark.slow
 @given(st.lists(HALVES, min_size=1, max_size=3), st.booleans())
 @examples(100)
 def test_numbers_of_half_precision_are_narrowed_without_a_loss(halves: Any, in_parts: bool) -> None:

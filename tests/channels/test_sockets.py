@@ -19,6 +19,7 @@ from tests.channels.cutting_proxy import CuttingProxy
 from tests.channels.site_pairs import RUN, SOCKETS, SitePair, open_pair, poll_until
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SOCKETS)
 def test_no_token_is_lost_duplicated_or_reordered_when_the_socket_is_cut(
     kind: str, tmp_path: Path

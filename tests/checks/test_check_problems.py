@@ -544,6 +544,7 @@ def test_separate_trunks_of_a_policy_whose_networks_have_one_head_are_reported(p
     assert problems(text.replace("_dqn", "_ppo")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "problem"),
     [
@@ -1066,6 +1067,7 @@ def test_an_edge_whose_compression_is_not_installed_names_the_extra(
     ]
 
 
+@pytest.mark.slow
 def test_priorities_of_another_number_of_rows_than_a_batch_has_are_refused(problems):
     """The run failed at the buffer's second firing."""
     what = "learner.priorities -> buffer.priorities: each token must have"
@@ -1143,6 +1145,7 @@ def test_an_output_that_must_be_connected_is_proposed_before_optional_ones(probl
     assert "add 'collector.data -> rnd.data'" in found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "problem"),
     [

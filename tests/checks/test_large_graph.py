@@ -46,6 +46,7 @@ def calls_of(nodes: int) -> int:
     return calls
 
 
+@pytest.mark.slow
 def test_the_cost_of_unconnected_nodes_grows_in_proportion_to_their_number() -> None:
     calls_of(10)  # imports
     assert calls_of(400) < 3 * calls_of(200)

@@ -84,6 +84,7 @@ def test_output_that_cannot_be_written_is_reported_in_one_line(
     assert (running.returncode, err) == (1, "flowrl: No space left on device\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["graphs"], ["run", "g.yaml", "--train-iters", "2"]])
 def test_a_closed_output_is_no_error(folder: Path, words: list[str]) -> None:
     shell = ["sh", "-c", '"$0" -m flowrl "$@" >&-', sys.executable, *words]

@@ -160,6 +160,7 @@ def test_diff_takes_the_folder_of_a_run_for_the_graph_that_it_ran(flowrl: Flowrl
     assert not any("node" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_diff_takes_runs_by_their_names_as_other_verbs_do(flowrl: Flowrl, folder: Path) -> None:
     for seed in (8, 9):
         words = ("--train-iters", "2", "--seed", str(seed), "--out", f"sweep/run{seed}", "--quiet")

@@ -112,6 +112,7 @@ def test_stop_waits_for_the_next_cut_and_prints_how_the_run_ended(
     assert "interrupted: flowrl stop" in printed
 
 
+@pytest.mark.slow
 def test_stop_now_does_not_wait_for_a_cut(flowrl: Flowrl, folder: Path) -> None:
     with as_process(folder, "--set", "b.hangs_in=3") as (running, entry):
         wait_for_status(
@@ -125,6 +126,7 @@ def test_stop_now_does_not_wait_for_a_cut(flowrl: Flowrl, folder: Path) -> None:
     assert running.returncode == 130
 
 
+@pytest.mark.slow
 def test_stop_of_a_killed_run_finds_no_active_run(flowrl: Flowrl, folder: Path) -> None:
     with as_process(folder, "--set", "b.hangs_in=3") as (running, entry):
         wait_for_status(entry, lambda found: found.sites[0].activity.for_s > 0.3)

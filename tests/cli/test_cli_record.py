@@ -91,6 +91,7 @@ def test_only_the_file_is_required_of_replay(flowrl: Flowrl) -> None:
     assert err.endswith("the following arguments are required: FILE\n")
 
 
+@pytest.mark.slow
 def test_a_tape_that_was_cut_is_replayed_with_a_note(flowrl: Flowrl, folder: Path) -> None:
     flowrl("record", "g.yaml", "l", "--train-iters", "5", "-o", "t", "--quiet")
     assert flowrl("replay", "t", "l")[2] == ""

@@ -20,6 +20,7 @@ def signalling(folder: Path, signals: list[str], **config: Any) -> None:
     write(folder / "s.yaml", {"a": node}, ["c -> a"], limits={"train_iters": 9})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_first_signal_takes_the_next_cut_and_says_how_to_repeat_it(
     name: str, flowrl: Flowrl, folder: Path
@@ -72,6 +73,7 @@ def test_ctrl_c_in_a_process_cuts_it(folder: Path) -> None:
     assert "to repeat: flowrl run r/graph.yaml --train-iters " in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_twice_ends_a_process_whose_node_hangs(again: signal.Signals, folder: Path) -> None:
     signalling(folder, [], hangs=True)

@@ -163,6 +163,7 @@ def test_eval_of_a_bundled_graph_plays_with_the_checkpoint_that_comes_with_flowr
     assert (status, one_line(printed)["checkpoint"]) == (0, file)
 
 
+@pytest.mark.slow
 def test_a_folder_with_the_name_of_a_bundled_graph_is_evaluated_itself(
     flowrl: Flowrl, folder: Path
 ) -> None:
@@ -250,6 +251,7 @@ def test_the_version_is_printed(flowrl: Flowrl) -> None:
     assert flowrl("--version") == (0, f"flowrl {package.__version__}\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [["nodes"], ["graphs"], ["schema"], ["expand", "g.yaml"], ["draw", "g.yaml"]]
 )

@@ -110,6 +110,7 @@ def test_verbs_that_make_no_env_do_not_import_its_module(
     assert not Path("imported").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["expand", "check"])
 @pytest.mark.parametrize(
     ("graph", "name"),

@@ -88,6 +88,7 @@ def test_the_picture_is_removed_before_an_error_is_printed(folder: Path) -> None
     assert written.index("\x1b[?25h") < written.index("failed:")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--quiet"], ["--json"]])
 def test_a_terminal_that_wants_no_picture_gets_none(words: list[str], folder: Path) -> None:
     write(folder / "t.yaml", limits={"train_iters": 4})

@@ -115,6 +115,7 @@ def python(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=ENV, text=True, capture_output=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_in_python_a_crash_of_an_env_prints_a_traceback(faulty: Path) -> None:
     write_graph(faulty, "make: abort")
     done = python(faulty, "flowrl.load('g.yaml').check()")
@@ -122,6 +123,7 @@ def test_in_python_a_crash_of_an_env_prints_a_traceback(faulty: Path) -> None:
     assert "in fail" in done.stderr
 
 
+@pytest.mark.slow
 def test_python_can_check_in_a_fork_and_leaves_the_crash_handler_as_it_was(faulty: Path) -> None:
     write_graph(faulty, "make: abort")
     code = (
@@ -133,6 +135,7 @@ def test_python_can_check_in_a_fork_and_leaves_the_crash_handler_as_it_was(fault
     assert "was killed by SIGABRT while env 'faulty_env:Faulty' was being made" in problems[0]
 
 
+@pytest.mark.slow
 def test_an_env_that_ends_the_process_is_a_problem_of_the_run_that_is_evaluated(
     faulty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,10 +29,12 @@ def project(written: Path, tmp_path: Path) -> Path:
     return shutil.copytree(written, tmp_path / "mine")
 
 
+@pytest.mark.slow
 def test_the_project_is_four_files(project: Path) -> None:
     assert sorted(p.name for p in project.iterdir()) == sorted(FILES)
 
 
+@pytest.mark.slow
 def test_the_next_steps_are_printed(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     assert create_project(folder) == (
@@ -76,6 +78,7 @@ def test_the_commands_of_the_readme_name_what_is_there(project: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_an_existing_folder_is_filled(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     create_project(tmp_path)

@@ -78,6 +78,7 @@ def arrived(sent: SentGraph, folder: Path) -> dict[str, Any]:
     return config
 
 
+@pytest.mark.slow
 def test_modules_are_found_by_the_types_that_name_them(
     checked: CheckedGraph, project: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_large_files_go_in_pieces_and_empty_ones_too(tmp_path: Path) -> None:
     assert b"".join(p for name, p in pieces if name == "large") == bytes(range(256)) * 9000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "message"),
     [

@@ -97,6 +97,7 @@ def test_a_host_that_is_stopped_notifies_its_run(tmp_path: Path) -> None:
     assert code == 130
 
 
+@pytest.mark.slow
 def test_an_error_of_a_node_on_a_host_ends_the_run_with_that_error(tmp_path: Path) -> None:
     graph = toy_graph(
         {"c": "Source", "f": {"type": "FailingNode", "firing": 2}, "l": "Learner"}, ["c -> f -> l"]

@@ -234,6 +234,7 @@ def test_a_host_with_other_versions_is_refused_at_both_ends(tmp_path: Path) -> N
     assert "refuses this host: it has flowrl 0.0.1, and the run has " in out
 
 
+@pytest.mark.slow
 def test_the_summary_warns_of_hosts_that_differ(tmp_path: Path) -> None:
     other = "import flowrl.cluster.compatibility as l; l.cpu_name = lambda: 'Abacus 3000'"
     with hosts_named("a", code=other) as watcher:

@@ -129,6 +129,7 @@ def test_a_host_that_joins_is_welcome(hosts: JoinedHosts, guest: Guest, shown: l
     assert shown[0].startswith("host 'a' has joined (")
 
 
+@pytest.mark.slow
 def test_hosts_that_are_missing_are_counted(hosts: JoinedHosts, guest: Guest) -> None:
     hosts._needed = 2
     guest.join("a")
@@ -139,6 +140,7 @@ def test_hosts_that_are_missing_are_counted(hosts: JoinedHosts, guest: Guest) ->
         hosts.wait(["a"])
 
 
+@pytest.mark.slow
 def test_waiting_ends_and_names_the_missing_hosts(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
     guest.receive()
@@ -150,6 +152,7 @@ def test_waiting_ends_and_names_the_missing_hosts(hosts: JoinedHosts, guest: Gue
     )
 
 
+@pytest.mark.slow
 def test_waiting_ends_and_says_what_the_hosts_lack(
     hosts: JoinedHosts, guest: Guest, shown: list[str]
 ) -> None:
@@ -177,6 +180,7 @@ def test_waiting_goes_on_until_all_needs_are_met(hosts: JoinedHosts, guest: Gues
     other.close()
 
 
+@pytest.mark.slow
 def test_what_the_run_waits_for_names_the_missing_hosts(
     hosts: JoinedHosts, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +218,7 @@ class Launched:
         pass
 
 
+@pytest.mark.slow
 def test_a_host_that_will_not_come_ends_the_first_wait_but_not_a_recovery(
     hosts: JoinedHosts, guest: Guest
 ) -> None:
@@ -316,6 +321,7 @@ def test_the_run_puts_the_smallest_free_number_for_a_star(hosts: JoinedHosts) ->
         guest.close()
 
 
+@pytest.mark.slow
 def test_what_sites_print_is_in_the_log_of_their_host(tmp_path: Path) -> None:
     rendezvous = Rendezvous("tcp://127.0.0.1:*", within_s=0.1)
     hosts = JoinedHosts(rendezvous, SENT, log_folder=tmp_path / "hosts")
@@ -329,6 +335,7 @@ def test_what_sites_print_is_in_the_log_of_their_host(tmp_path: Path) -> None:
     hosts.close("the test is over")
 
 
+@pytest.mark.slow
 def test_a_name_is_free_again_when_its_host_has_left(hosts: JoinedHosts, guest: Guest) -> None:
     guest.join("a")
     guest.receive()

@@ -89,6 +89,7 @@ def test_two_projects_work_in_site_processes(tmp_path: Path) -> None:
         assert log.endswith(f"late module of {name} {name}")
 
 
+@pytest.mark.slow
 def test_graphs_that_are_checked_first_run_with_their_own_modules(tmp_path: Path) -> None:
     from flowrl.graph.model import Limits
     from flowrl.runs.run import Run

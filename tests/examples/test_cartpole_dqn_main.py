@@ -12,5 +12,6 @@ def test_the_loop_solves_cartpole(seed: int) -> None:
     assert main(seed) >= 475
 
 
+@pytest.mark.slow
 def test_the_loop_has_the_same_result_twice() -> None:
     assert main(seed=5, max_train_iters=100) == main(seed=5, max_train_iters=100)

@@ -42,6 +42,7 @@ def test_agents_cannot_pass_each_other_and_leave_by_the_door(queue: Any) -> None
     np.testing.assert_array_equal(obs["walker_0"], [0, 0, 0])
 
 
+@pytest.mark.slow
 def test_the_graph_solves_the_env(tmp_path: Path) -> None:
     result = flowrl.load(FOLDER / "queue.yaml").run(out=tmp_path / "run")
     assert result.status == "solved"

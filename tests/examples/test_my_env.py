@@ -42,6 +42,7 @@ def test_the_graph_solves_the_env(tmp_path: Path) -> None:
     assert result.eval_return > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("section", "place", "message"),
     [

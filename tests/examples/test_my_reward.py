@@ -67,6 +67,7 @@ def test_the_class_continues_from_a_saved_state(rewards: Any) -> None:
     assert one.fire(more)["reward"].tolist() == two.fire(more)["reward"].tolist()
 
 
+@pytest.mark.slow
 def test_each_reward_changes_what_is_learned(tmp_path: Path) -> None:
     graphs = ["cartpole_dqn", FOLDER / "centred.yaml", FOLDER / "scaled.yaml"]
     results = [load(g).run(train_iters=20, out=tmp_path / str(i)) for i, g in enumerate(graphs)]

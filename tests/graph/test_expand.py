@@ -67,6 +67,7 @@ def again(write, text):
     return check(load_graph("elsewhere/resolved.yaml"))
 
 
+@pytest.mark.slow
 def test_a_graph_with_every_feature_is_read(everything):
     problems = [str(p) for p in everything.problems]
     assert problems == []

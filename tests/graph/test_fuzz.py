@@ -233,6 +233,7 @@ def test_any_graph_of_small_nodes_ends_well(graph):
     ends_well(lambda: load_data(graph))
 
 
+@pytest.mark.slow
 @fuzz
 @given(graphs, st.dictionaries(st.text(max_size=8) | ends, st.text(max_size=8), max_size=3))
 def test_any_values_of_set_end_well(graph, sets):
@@ -347,6 +348,7 @@ def test_bundled_graphs_with_mistakes_end_well(file, data):
     file(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -378,6 +380,7 @@ def test_a_folder_and_a_missing_file_end_well(file, tmp_path):
         ends_well(lambda name=name: load_graph(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("links", ["{b}.serve <-> {a}.inner", "{b}.out -> {a}.data"])
 def test_long_chains_do_not_exhaust_the_stack(links):
     kind = "Relay" if "serve" in links else "Pipe"

@@ -304,6 +304,7 @@ def test_params_stand_for_values_of_every_type(checked):
     assert found.graph.nodes["s"].config.columns == ["a", "b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("params", "use", "message"),
     [

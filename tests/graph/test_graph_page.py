@@ -34,6 +34,7 @@ def test_the_page_has_examples() -> None:
     assert (len(WHOLE), len(PART_GRAPH), len(LAID_OVER)) == (1, 2, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", LAID_OVER)
 def test_an_example_is_sound_over_a_bundled_graph(text: str, tmp_path: Path) -> None:
     graph = tmp_path / "g.yaml"
@@ -68,6 +69,7 @@ MORE_EDGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement", [line for line in STATEMENTS.splitlines() if line.startswith("  - ")]
 )
@@ -87,6 +89,7 @@ def test_the_first_example_is_a_sound_graph(tmp_path: Path) -> None:
     assert problems(tmp_path / "g.yaml") == []
 
 
+@pytest.mark.slow
 def test_the_part_graph_is_sound_where_it_is_used(tmp_path: Path) -> None:
     part, use = PART_GRAPH
     (tmp_path / "novelty.yaml").write_text(part, encoding="utf-8")

@@ -81,6 +81,7 @@ def test_the_first_line_tells_editors_of_the_schema_beside_the_graph(path: Path)
     assert path.read_text(encoding="utf-8").startswith(SCHEMA_COMMENT)
 
 
+@pytest.mark.slow
 def test_the_file_for_editors_is_the_schema() -> None:
     assert json.loads(schema_text()) == schema()
 

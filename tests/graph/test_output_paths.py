@@ -56,6 +56,7 @@ def test_runs_that_would_write_the_same_files_are_refused() -> None:
         flowrl.load(GRAPH).run_seeds(2, quiet=True)
 
 
+@pytest.mark.slow
 def test_two_trial_runs_do_not_meet_in_the_files_that_they_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

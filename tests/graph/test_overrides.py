@@ -71,6 +71,7 @@ def test_a_whole_part_is_set_before_its_parameters(with_sets, order):
     assert graph.nodes["learner"].config.policy.config.lr == 3
 
 
+@pytest.mark.slow
 def test_a_key_of_the_engine(with_sets):
     graph = with_sets(collector__replicas="2")
     assert graph.nodes["collector"].replicas == graph.nodes["envs"].replicas == 2
@@ -178,6 +179,7 @@ def test_seed_limits_placements_params_and_about(with_sets):
     assert graph.about == "two: words"
 
 
+@pytest.mark.slow
 def test_a_warm_up_can_be_set_and_left_out(with_sets):
     graph = with_sets(warmup="[{edges: [collector -> buffer], steps: 8}]")
     assert graph.phases[0].steps == 8

@@ -60,6 +60,7 @@ def test_part_graphs_nest_and_paths_are_relative_to_the_file_that_names_them(wri
     assert "s.out -> pair/inner/first.data" in edges_of(found)
 
 
+@pytest.mark.slow
 def test_a_part_graph_replicates_as_a_unit(write, checked):
     write(PART, "pair.yaml")
     found = checked(USE.replace("gives: 3", "replicas: 2, on_failure: restart"))
@@ -182,6 +183,7 @@ def test_two_nodes_of_one_full_name_are_reported(write, problems):
     assert reported[0] == "g.yaml:5:3: nodes: there are two nodes 'pair/first'; rename one"
 
 
+@pytest.mark.slow
 def test_part_graphs_with_too_many_nodes_are_reported(write, problems):
     for level in range(6):
         inner = "toys:Pipe" if level == 5 else f"level{level + 1}.yaml"

@@ -48,6 +48,7 @@ def test_a_node_gives_a_list_of_its_own_or_none(more: str, left: list[str], tmp_
     assert len(wrappers_of(checked, "envs")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "problem"),
     [

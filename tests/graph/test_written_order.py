@@ -86,6 +86,7 @@ WRITTEN: dict[str, tuple[dict[str, Any], list[Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", WRITTEN)
 def test_a_value_that_is_set_is_as_if_it_were_written(word: str, tmp_path: Path) -> None:
     key, _, value = word.partition("=")

@@ -204,6 +204,7 @@ def test_the_edits_that_users_come_for_change_at_most_six_lines(name: str) -> No
     assert len([line for line in lines if not line.startswith(headings)]) <= 6
 
 
+@pytest.mark.slow
 def test_a_run_can_write_the_demonstrations_that_another_learns_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def test_what_a_parameter_depends_on_exists(kind: str, name: str, path: str) -> 
         assert other in known, f"{path}: {parameter}"
 
 
+@pytest.mark.slow
 def test_the_whole_catalogue_is_imported_without_torch() -> None:
     modules = sorted({path.partition(":")[0] for _, _, path in ALL})
     program = (

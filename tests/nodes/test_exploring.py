@@ -330,6 +330,7 @@ def test_steps_of_a_graph_have_the_same_digest_in_every_placement(tmp_path: Path
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 def test_steps_of_the_wrong_kind_are_refused_with_their_place(tmp_path: Path) -> None:
     for wrong, what in {
         "random_action": "unknown exploring_step type 'random_action'",

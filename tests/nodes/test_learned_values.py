@@ -38,6 +38,7 @@ def policy_of(cls: type[Policy], envs: SerialEnvManager, **params: Any) -> Polic
     return cls(obs=spec.obs, action=spec.action, gamma=GAMMA, **params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nstep", [1, 2, 3])
 @pytest.mark.parametrize(("ends", "values"), [("cut", ENDLESS), ("final", ENDING)])
 def test_dqn_learns_the_values_of_truncated_and_of_terminated_episodes(
@@ -56,6 +57,7 @@ def test_dqn_learns_the_values_of_truncated_and_of_terminated_episodes(
     np.testing.assert_allclose(q, np.repeat([values], 2, 0).T, atol=0.08)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.9])
 @pytest.mark.parametrize(("ends", "values"), [("cut", ENDLESS), ("final", ENDING)])
 def test_ppo_learns_the_values_of_truncated_and_of_terminated_episodes(

@@ -195,6 +195,7 @@ def test_learned_values_of_recurrent_policies_equal_those_of_the_problem(
     np.testing.assert_allclose(found, VALUES[ends], atol=0.12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("buffer", "nstep", "ends"),
     exhaustive_except(
@@ -235,6 +236,7 @@ def test_values_learned_with_worker_processes_equal_those_of_the_problem(
     np.testing.assert_allclose(found, VALUES[ends], atol=0.08)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cut", "learner"),
     exhaustive_except(

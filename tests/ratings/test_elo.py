@@ -52,6 +52,7 @@ def test_ratings_and_intervals_equal_the_slow_definition(eta: float) -> None:
         assert rating.games == sum(k in (a, b) for a, b, _ in games)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eta", [-np.inf, 0.0])
 def test_true_strengths_lie_in_95_of_100_intervals(eta: float) -> None:
     inside, total = 0, 0

@@ -309,6 +309,7 @@ def test_a_wrong_import_path_is_refused_in_words(path: str, message: str) -> Non
     assert str(error.value) == f"nodes: {message}"
 
 
+@pytest.mark.slow
 def test_showing_the_catalogue_loads_no_framework() -> None:
     code = (
         "import sys; from flowrl.render.catalogue_text import *; show_catalogue(); show_graphs(); show_type('dqn'); "

@@ -410,6 +410,7 @@ def test_the_ending_says_what_is_drawn(tmp_path: Path) -> None:
         assert path.read_text().startswith(begins)
 
 
+@pytest.mark.slow
 def test_png_has_the_layout_of_the_svg_file_and_needs_no_program(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

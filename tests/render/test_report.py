@@ -98,6 +98,7 @@ def test_the_report_has_the_sites_of_a_placement(checked):
     }
 
 
+@pytest.mark.slow
 def test_the_report_has_the_needs_of_a_placement(checked, monkeypatch):
     monkeypatch.setattr(
         placement_needs_module, "machine_resources", lambda: MachineResources(4, 8 * 10**9)

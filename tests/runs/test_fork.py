@@ -62,6 +62,7 @@ def fork(parent: RunResult, out: str, **options: Any) -> RunResult:
     return flowrl.fork(parent.run_dir, out=folder, **{**SIX, **options})
 
 
+@pytest.mark.slow
 def test_a_fork_with_the_same_random_numbers_does_as_its_parent(parent: RunResult) -> None:
     for placement in ("serial", "threads"):
         child = fork(parent, placement, at=2, same_random=True, placement=placement)
@@ -69,6 +70,7 @@ def test_a_fork_with_the_same_random_numbers_does_as_its_parent(parent: RunResul
         assert (child.seed, child.resumed_after) == (parent.seed, 2)
 
 
+@pytest.mark.slow
 def test_a_fork_has_random_numbers_of_its_own_and_is_repeatable(parent: RunResult) -> None:
     forks = {
         "usual": fork(parent, "usual", at=2),
@@ -98,6 +100,7 @@ def test_the_parent_of_a_fork_is_recorded_and_kept_when_it_continues(parent: Run
     assert (again.digest, again.state_digest) == (whole.digest, whole.state_digest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -138,6 +141,7 @@ def test_a_run_continues_with_changes_that_leave_its_bits(parent: RunResult) -> 
     assert (result.train_iters, result.digest) == (9, whole.digest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_file", [True, False])
 def test_a_changed_graph_is_shown_and_continues_only_as_a_fork(
     is_file: bool, parent: RunResult

@@ -128,6 +128,7 @@ def usual_digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     return digest("serial", tmp_path_factory.mktemp("usual") / "r")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("placement", ["serial", "threads"])
 def test_a_mode_of_the_caller_does_not_change_the_bits(

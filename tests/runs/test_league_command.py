@@ -62,6 +62,7 @@ def test_without_a_number_the_newest_match_is_played_again(
     assert found["recorded"] == found["replayed"]
 
 
+@pytest.mark.slow
 def test_another_result_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (run / PAYOFF).read_text().splitlines()
     changed = json.loads(lines[2])

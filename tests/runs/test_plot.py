@@ -313,6 +313,7 @@ def test_a_solved_run_is_known_as_such(tmp_path: Path) -> None:
 # the picture
 
 
+@pytest.mark.slow
 def test_the_picture_is_a_png_with_a_colour_for_each_graph(tmp_path: Path) -> None:
     points: RunPoints = [(n * 1000, n * n) for n in range(20)]
     one = make_run(tmp_path / "a", points, "one", status="solved")

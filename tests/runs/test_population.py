@@ -91,6 +91,7 @@ def members_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / MEMBERS_FILE).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_worst_member_copies_the_best_one_with_a_changed_setting(
     graph: str, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_population_that_was_killed_goes_on_with_the_same_members(
     assert (out / MEMBERS_FILE).read_bytes() == (tmp_path / "whole" / MEMBERS_FILE).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_damaged_list_of_members_is_written_again(graph: str, tmp_path: Path) -> None:
     out = tmp_path / "p"
     population(graph, out, generations=2).train()
@@ -162,6 +164,7 @@ def test_a_damaged_list_of_members_is_written_again(graph: str, tmp_path: Path) 
     ]
 
 
+@pytest.mark.slow
 def test_a_copy_that_cannot_take_the_state_of_its_parent_is_named(
     graph: str, tmp_path: Path
 ) -> None:
@@ -187,6 +190,7 @@ def test_the_seed_decides(graph: str, tmp_path: Path) -> None:
     assert a != c
 
 
+@pytest.mark.slow
 def test_members_begin_with_different_settings_and_the_first_as_written(
     graph: str, tmp_path: Path
 ) -> None:
@@ -202,6 +206,7 @@ def test_members_begin_with_different_settings_and_the_first_as_written(
     assert {m["settings"]["l.kind"] for m in members_of(tmp_path / "p")} <= {"plain", "other"}
 
 
+@pytest.mark.slow
 def test_the_command_prints_members_and_the_best(
     graph: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +225,7 @@ def test_the_command_prints_members_and_the_best(
     assert found["best"] in lines[-1]
 
 
+@pytest.mark.slow
 def test_wrong_arguments_are_refused(graph: str, tmp_path: Path) -> None:
     out = tmp_path / "p"
     with pytest.raises(UsageError, match="1 member cannot copy another; take 2 or more"):
@@ -277,6 +283,7 @@ def test_whole_numbers_stay_whole() -> None:
     assert sorted(Perturbation("n", 4).candidates(1, rng)) == [1, 4]
 
 
+@pytest.mark.slow
 def test_a_value_that_the_graph_refuses_is_not_taken(graph: str, tmp_path: Path) -> None:
     trained = population(
         graph,
@@ -302,6 +309,7 @@ def test_choices_that_the_graph_refuses_are_refused_before_anything_is_trained(
     assert not (tmp_path / "p").exists()
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_member_that_another_process_trains_is_not_removed(
     graph: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

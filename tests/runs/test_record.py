@@ -179,6 +179,7 @@ def test_replicas_are_replayed_one_by_one(tmp_path: Path) -> None:
         assert (result.difference, list(result.equal.values())) == ("", [9])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [None, 0, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_run_is_repeated_from_a_snapshot_or_the_beginning(
     rounds: int | None, tmp_path: Path

@@ -58,6 +58,7 @@ def results(folder: Path) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in SNAPSHOT_KEYS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [("serial", "threads"), ("threads", "serial")])
 def test_a_run_that_failed_continues_with_the_files_of_one_that_did_not(
     first: str, then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +99,7 @@ def test_a_mapped_buffer_is_made_anew_from_the_snapshot(placement: str, tmp_path
     assert found.state_digest == whole.state_digest
 
 
+@pytest.mark.slow
 def test_files_that_were_removed_meanwhile_are_named(tmp_path: Path) -> None:
     loaded = flowrl.load(graph())
     loaded.run(train_iters=8, out=tmp_path / "run", quiet=True)

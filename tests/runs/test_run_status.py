@@ -90,6 +90,7 @@ def test_a_slow_producer_is_what_the_others_wait_for(tmp_path: Path) -> None:
     assert 0 < found.env_steps_per_s <= 55
 
 
+@pytest.mark.slow
 def test_the_shares_of_a_node_alone_on_its_site_are_its_whole_time(tmp_path: Path) -> None:
     with running_in_a_thread(
         pair(a={"each_s": 0.004}, b={"each_s": 0.008}), tmp_path / "r", "threads"

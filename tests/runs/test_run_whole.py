@@ -67,6 +67,7 @@ def texts(folder: str) -> dict[str, str]:
     return {path.name: path.read_text() for path in paths}
 
 
+@pytest.mark.slow
 def test_the_resolved_graph_repeats_replicas_part_graphs_and_warm_up(whole: Path) -> None:
     first = run(whole, "a", seed=3, train_iters=20)
     (whole.parent / "pair.yaml").unlink()  # the resolved graph needs no other file
@@ -105,6 +106,7 @@ def test_a_longer_run_begins_as_a_shorter_one(whole: Path) -> None:
     assert len(long["l.log"]) > len(short["l.log"])
 
 
+@pytest.mark.slow
 def test_every_digest_of_a_run_is_that_of_a_run_that_ends_there(whole: Path) -> None:
     """Each iteration changes the digest, which depends on the weights and not on the graph."""
     digests = [run(whole, f"r{n}", train_iters=n).digest for n in range(1, 6)]
@@ -130,6 +132,7 @@ def of_role(out: Path, role: str) -> list[dict[str, Any]]:
 COUNTS = ("env_steps", "episodes", "train_iters")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["collector", "learner", "evaluator"])
 def test_positions_of_metrics_never_go_back(role: str, cartpole: tuple[Path, RunResult]) -> None:
     rows = of_role(cartpole[0], role)

@@ -81,6 +81,7 @@ def count_operations(folder: Path) -> int:
     return len(disk.operations)
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_at_any_operation_leaves_a_whole_snapshot(tmp_path: Path) -> None:
     """Before each write, sync, rename, new folder and removal."""
     (tmp_path / "count").mkdir()
@@ -267,6 +268,7 @@ def test_a_slow_or_failing_disk_does_not_hold_up_the_run(
     assert snapshots.newest.rounds == 9
 
 
+@pytest.mark.slow
 def test_the_end_of_a_run_waits_for_a_slow_disk_as_long_as_it_takes_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def damage(path: Path, how: str) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["truncated", "flipped", "zeroed", "deleted"])
 @pytest.mark.parametrize("name", [MANIFEST, SMALL, PIECES])
 def test_a_damaged_snapshot_is_named_and_the_one_before_is_used(
@@ -136,6 +137,7 @@ def test_without_a_whole_snapshot_all_are_named(tmp_path: Path) -> None:
         read_newest_snapshot(tmp_path / "other")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", range(9))
 def test_a_writer_that_is_killed_leaves_the_snapshot_before(
     call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -73,6 +73,7 @@ def graph_with_random_node(firing: int = 7) -> dict[str, Any]:
 # the file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_file_is_the_same_in_every_placement(name: str, tmp_path: Path) -> None:
     serial = run_with_hashes(GRAPHS[name], tmp_path / "a", rounds=7)

@@ -67,6 +67,7 @@ def test_the_trained_run_has_the_highest_rating(runs: Path) -> None:
     assert played.notes == ()
 
 
+@pytest.mark.slow
 def test_each_pair_plays_the_same_episodes_from_both_sides(runs: Path) -> None:
     played = play_tournament(["weak", "strong"], games=12, seed=5)
     first = [game for game in played.games if game.player == "weak"]
@@ -132,6 +133,7 @@ def test_checkpoints_and_players_of_a_league_are_named_after_a_colon(runs: Path)
         play_tournament(["weak", "strong:main@3"])
 
 
+@pytest.mark.slow
 def test_wrong_runs_are_refused(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="1 run cannot play; name two or more"):
         play_tournament(["weak"])
@@ -156,6 +158,7 @@ def test_another_env_with_the_same_spaces_is_noted(runs: Path, tmp_path: Path) -
     assert {game.length for game in played.games} == {5}
 
 
+@pytest.mark.slow
 def test_games_that_all_went_the_same_way_are_noted(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def test_without_a_name_the_best_checkpoint_is_taken(result: flowrl.RunResult) -
     assert list(flowrl.policy(result.run_dir).act(OBS)) == actions_of(best)
 
 
+@pytest.mark.slow
 def test_a_run_is_named_as_on_the_command_line(
     result: flowrl.RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

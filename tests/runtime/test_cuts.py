@@ -183,6 +183,7 @@ def test_a_stop_may_come_from_another_thread() -> None:
     assert executor.run().why == "from a thread"
 
 
+@pytest.mark.slow
 def test_a_time_limit_cuts_after_a_round_and_can_be_repeated() -> None:
     executor, trace, cut = run(graph(), time_s=0.2)  # long enough to get through the warm-up
     assert (cut.reason, cut.why) == ("time", "0.2 s were asked for")

@@ -35,6 +35,7 @@ def read_lines(folder: Path) -> dict[str, list[int]]:
     return {p.name: list(map(int, p.read_text().split())) for p in folder.iterdir() if p.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("goal", "limits"),
     [(100, {"train_iters": 13}), (100, {"rounds": 5}), (100, {"steps": 45}), (22, {"rounds": 40})],

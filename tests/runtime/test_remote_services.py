@@ -122,6 +122,7 @@ def test_a_service_with_several_clients_cannot_record(placement: str, tmp_path: 
 # failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["serial", "f=thread,w=main", "f=main,w=process"])
 def test_an_error_of_a_service_is_a_failure_of_its_client(placement: str, tmp_path: Path) -> None:
     with pytest.raises(NodeError) as caught:
@@ -208,6 +209,7 @@ def test_a_service_cannot_have_a_method_begin() -> None:
             def begin(self) -> None: ...
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["f=thread,w=main", "f=process,w=main"])
 def test_a_reply_that_cannot_be_sent_is_an_error(placement: str, tmp_path: Path) -> None:
     graph = drawing_graph(f=service_node("DrawingCollector", first_call="unlisted_value"))

@@ -187,6 +187,7 @@ def test_sites_import_modules_from_the_coordinators_path(
     assert found.keys() == {"c", "o"}
 
 
+@pytest.mark.slow
 def test_a_run_in_processes_writes_a_summary(tmp_path: Path) -> None:
     run_in_processes({"c": "Source", "d": "Drain"}, ["c -> d"], tmp_path / "r")
     assert json.loads((tmp_path / "r" / "summary.json").read_text())["status"] == "finished"

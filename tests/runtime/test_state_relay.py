@@ -147,6 +147,7 @@ def test_a_version_that_was_lost_is_requested_again(relayed: RelayedChannels) ->
     assert relayed.process_until_taken("a", 1) == [0]
 
 
+@pytest.mark.slow
 def test_room_of_a_taker_that_the_relay_did_not_hear_of_is_requested(
     relayed: RelayedChannels,
 ) -> None:

@@ -33,7 +33,8 @@ from tests.sites.bundled_cases import (
     OFFLINE,
     SEED,
     SMALL,
-    UNREACHABLE_RETURN,
+    UNREACHED_GOALS,
+    UNREACHED_RETURN,
     Case,
     collect_results,
     describe_difference,
@@ -82,9 +83,10 @@ class KilledCase:
         if "/" in self.name:
             changes: Mapping[str, Any] = {"evaluator.weights.every": 2, "evaluator.episodes": 2}
         elif self.name in OFFLINE:
-            changes = {**DQN, "evaluator.stop_value": UNREACHABLE_RETURN}
+            changes = {**DQN, "evaluator.stop_value": UNREACHED_RETURN}
         else:
-            changes = {**SMALL[self.name], "evaluator.stop_value": UNREACHABLE_RETURN}
+            goal = UNREACHED_GOALS.get(self.name, UNREACHED_RETURN)
+            changes = {**SMALL[self.name], "evaluator.stop_value": goal}
         nodes = flowrl.load(self.graph).check(envs="skip").graph.nodes
         has_own_replicas = "collector" in nodes and "/" not in self.name
         return {**changes, **sets, **({"collector.replicas": 2} if has_own_replicas else {})}

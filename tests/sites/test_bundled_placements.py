@@ -138,6 +138,7 @@ def test_a_complete_training_is_equal_in_processes(tmp_path: Path) -> None:
     assert len({run.digest for run in runs}) == 1
 
 
+@pytest.mark.slow
 def test_an_error_of_a_node_in_a_process_is_reported_as_the_nodes(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(
         "import flowrl\nfrom flowrl import Batch\n\n"

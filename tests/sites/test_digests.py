@@ -66,6 +66,7 @@ def test_two_runs_in_a_process_are_the_same_and_another_seed_is_not(
     assert metrics[0] == metrics[1] != metrics[2]
 
 
+@pytest.mark.slow
 def test_the_resolved_graph_of_a_run_repeats_it(tmp_path: Path) -> None:
     first = flowrl.load("cartpole_dqn", SHORT).run(
         seed=3, set={"learner.policy.lr": 2e-3}, train_iters=30, out=tmp_path / "a"
@@ -78,6 +79,7 @@ def test_the_resolved_graph_of_a_run_repeats_it(tmp_path: Path) -> None:
     ).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [1, 2])
 def test_a_graph_with_a_lag_is_deterministic(lag: int, tmp_path: Path) -> None:
     stale = flowrl.load("cartpole_dqn", {**SHORT, "collector.weights.lag": lag})

@@ -55,6 +55,7 @@ ENDS = {
 }
 
 
+@pytest.mark.slow
 @evaluator_apart
 @pytest.mark.parametrize("limit", ENDS)
 def test_every_limit_ends_the_run_and_all_tokens_are_accounted_for(
@@ -205,6 +206,7 @@ def test_a_latest_reader_that_seldom_fires_does_not_block_its_source(
     assert found["fired"] == {"c": 800, "l": 800, "g": 2, "f": 2, "x": 800}
 
 
+@pytest.mark.slow
 @everywhere
 def test_a_fan_in_with_merge_any_loses_no_token(placement: str, tmp_path: Path) -> None:
     graph = toy_graph(

@@ -60,6 +60,7 @@ class WithoutVerdicts(VerdictCapable):
     may_end_run = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("beside", "saves"), [("WithoutVerdicts", 4), ("VerdictCapable", 11)])
 def test_whole_states_are_copied_only_where_a_cut_may_fall(
     beside: str, saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

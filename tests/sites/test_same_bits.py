@@ -159,6 +159,7 @@ GRAPHS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_graph_has_equal_results_in_threads(name: str, tmp_path: Path) -> None:
     compare_placements(GRAPHS[name], tmp_path, "threads", rounds=9)
@@ -173,6 +174,7 @@ def test_in_a_warm_up_a_fan_in_takes_what_there_is(tmp_path: Path) -> None:
 LEARNING = [n for n in GRAPHS if n != "no learner"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("train_iters", "name"),
     exhaustive_except(list(zip(cycle([7, 12]), LEARNING, strict=False)), [7, 12], LEARNING),
@@ -218,6 +220,7 @@ def test_a_cut_after_the_last_firing_of_a_learner_has_its_weights(
     assert len(digests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNING)
 def test_a_limit_of_steps_cuts_at_the_same_position(name: str, tmp_path: Path) -> None:
     facts = compare_placements(GRAPHS[name], tmp_path, "threads", steps=65)
@@ -232,6 +235,7 @@ PACED = toy_graph(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train_iters", [1, 2, 5])
 def test_the_train_iterations_of_a_paced_learner_cut_at_the_same_position(
     train_iters: int, tmp_path: Path
@@ -281,6 +285,7 @@ def test_every_lag_reads_the_same_versions(lag: int, placement: str, tmp_path: P
 PACES = [(1, 1), (1, 3), (5, 2), (2, 6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lag", "pace"),
     exhaustive_except(
@@ -385,6 +390,7 @@ VERDICTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", VERDICTS)
 def test_a_verdict_cuts_at_the_same_position(source: str, tmp_path: Path) -> None:
     facts = compare_placements(
@@ -396,6 +402,7 @@ def test_a_verdict_cuts_at_the_same_position(source: str, tmp_path: Path) -> Non
 LIMITED_TOO = ("the slower of two", "the learner's own student", "a replica")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", exhaustive_except([(s,) for s in LIMITED_TOO], VERDICTS))
 def test_the_earlier_of_a_verdict_and_a_limit_cuts(source: str, tmp_path: Path) -> None:
     compare_placements(VERDICTS[source], tmp_path, "threads", "l=thread", "c=thread", train_iters=6)

@@ -55,6 +55,7 @@ def test_a_graph_continues_from_each_of_its_snapshots(name: str) -> None:
     compare_continued(checked, 6, at, "serial", "threads")
 
 
+@pytest.mark.slow
 def test_a_bundled_graph_continues_from_each_of_its_snapshots() -> None:
     compare_bundled("cartpole_dqn_per", "threads")
 
@@ -238,6 +239,7 @@ def copied_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies_ahead, "REST_BYTES", 2500)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("copied_in_small_steps")
 @pytest.mark.parametrize("placement", ["serial", "threads", "l=main,c=thread,k=main"])
 def test_a_large_buffer_is_copied_ahead_of_a_requested_snapshot(
@@ -264,6 +266,7 @@ def test_a_large_buffer_is_copied_ahead_of_a_known_round(
     assert sink.ahead >= 13
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("copied_in_small_steps")
 @pytest.mark.parametrize("placement", ["serial", "threads"])
 def test_a_snapshot_whose_copies_cannot_be_written_ahead_is_given_up(

@@ -57,6 +57,7 @@ def test_the_cut_after_env_steps_is_known_before_the_run() -> None:
     assert CutPlanner(checked, checked.graph.limits).known_steps == (1024, 256)
 
 
+@pytest.mark.slow
 def test_the_summary_says_that_the_warm_up_was_longer_than_the_limit(tmp_path: Path) -> None:
     for steps, lines in {
         1024: (

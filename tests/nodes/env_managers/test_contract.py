@@ -29,6 +29,7 @@ def test_every_kind_gives_the_same_bits_as_the_serial_one(kind: str) -> None:
             assert steps_are_equal(base.advance(zeros()), other.advance(zeros()))
 
 
+@pytest.mark.slow
 @others
 def test_parts_of_the_envs_can_be_sent_and_received_in_any_order(kind: str) -> None:
     turns = [[[0, 1], [2]], [[2, 0], [1]], [[1], [0], [2]], [[0, 2, 1]]] * 4
@@ -57,6 +58,7 @@ def test_other_spaces_give_the_same_bits_as_in_the_serial_kind(kind: str, cls: s
             assert steps_are_equal(base.advance(actions), other.advance(actions))
 
 
+@pytest.mark.slow
 @kinds
 def test_returned_arrays_are_not_written_to_again(kind: str) -> None:
     with open_manager(kind, length=2) as envs:
@@ -103,6 +105,7 @@ def test_the_error_of_a_failed_step_names_env_seed_step_and_actions(
             assert "ZeroDivisionError" in str(error.files)
 
 
+@pytest.mark.slow
 @kinds
 def test_the_error_of_a_failed_reset_names_the_env(kind: str) -> None:
     with open_manager(kind, "BrokenResetEnv", length=1) as envs:

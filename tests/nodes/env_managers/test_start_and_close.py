@@ -53,6 +53,7 @@ def test_a_keyboard_interrupt_of_an_env_that_is_closed_is_an_error_of_its_manage
     assert capfd.readouterr().err == ""  # of the env that was made to learn its spaces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "thread"])
 def test_envs_that_hang_when_closed_are_discarded_in_bounded_time(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +82,7 @@ def test_a_worker_that_is_stopped_before_it_started_ends_by_itself() -> None:
         assert started._process.exit_status() == 0  # it was not killed
 
 
+@pytest.mark.slow
 def test_replacing_a_worker_that_was_suspended_while_asleep_changes_no_transition() -> None:
     limits = {"step_timeout_s": 0.3, "reset_timeout_s": 5.0}
     with open_manager("serial", FAILING) as base, open_manager("sync", FAILING, **limits) as envs:

@@ -93,6 +93,7 @@ def test_an_env_that_begins_at_0_is_not_wrapped() -> None:
     assert type(Gymnasium(id="tests.nodes.toy_envs:CountingEnv").make(0)).__name__ == "CountingEnv"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync", "thread"])
 def test_every_kind_of_manager_gives_the_same_steps(kind: str) -> None:
     with (

@@ -204,6 +204,7 @@ def test_a_match_is_played_again_from_its_seed_and_the_weights_of_its_players() 
         assert all(np.array_equal(again[name][0], results[name][k]) for name in again)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["serial", "sync", "sync, pre-reset", "thread"])
 def test_a_failed_match_is_played_again_with_another_seed(kind: str) -> None:
     envs = make_envs(kind, rounds=3, fails=0.2)

@@ -134,6 +134,7 @@ def test_each_agent_gathers_the_nearest_if_it_alone_communicates() -> None:
 # The channel
 
 
+@pytest.mark.slow
 def test_the_channel_is_a_bidirectional_lstm_over_those_that_take_part() -> None:
     policy = atoc()
     net = policy.nets["channel"]

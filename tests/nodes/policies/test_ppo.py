@@ -249,6 +249,7 @@ def test_only_acting_weights_are_sent() -> None:
     assert {name.split(".")[0] for name in shared} == {"trunk", "logits"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"normalise_values": True, "value_clip": 0.2}])
 def test_learning_does_not_depend_on_global_generators(params) -> None:
     policy = ppo(epochs=2, minibatch_size=10, **params)
@@ -256,6 +257,7 @@ def test_learning_does_not_depend_on_global_generators(params) -> None:
     assert same_bits(one.state_dict(), other.state_dict())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("params", [{}, {"normalise_values": True, "value_clip": 0.2}])
 def test_a_restored_learn_mode_continues_with_the_same_bits(params) -> None:
     policy = ppo(epochs=2, minibatch_size=10, **params)

@@ -40,6 +40,7 @@ def plain_target(
     return total + factor * float(v[end])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 7), st.integers(1, 9), st.integers(0, 2**31), st.data())
 def test_targets_equal_those_of_a_plain_loop(length: int, steps: int, seed: int, data: Any) -> None:

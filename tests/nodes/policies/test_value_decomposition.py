@@ -247,6 +247,7 @@ def joint_actions() -> torch.Tensor:
     return torch.tensor(list(itertools.product(range(ACTIONS), repeat=AGENTS)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [Vdn, Qmix, Qplex, Collaq], ids=lambda cls: cls.__name__)
 def test_the_best_actions_of_each_agent_have_the_highest_total(cls: Any) -> None:
     mode = mode_of(make(cls), seed=5)

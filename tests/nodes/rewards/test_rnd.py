@@ -64,6 +64,7 @@ def test_a_huge_observation_gives_a_finite_bonus() -> None:
     assert np.isfinite(node.fire(far)["reward"]).all()
 
 
+@pytest.mark.slow
 def test_discrete_observations_are_one_hot() -> None:
     inputs = {"data": {"next_obs": Column("int64", n=3), "reward": Column("float32")}}
     context = Context("rnd", inputs=inputs)

@@ -69,6 +69,7 @@ def draw_batches(node: AdvancedReplayBuffer) -> np.ndarray:
     return np.stack([node.sample()["reward"].astype(int) for _ in range(BATCHES)])
 
 
+@pytest.mark.slow
 @every_kind
 def test_with_replacement_rows_are_drawn_with_their_probability(kind: str) -> None:
     """Stratified draws are more even than independent draws, so they deviate less."""

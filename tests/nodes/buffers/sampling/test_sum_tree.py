@@ -24,6 +24,7 @@ def test_a_mass_finds_the_place_in_whose_weight_it_falls(compiled: bool) -> None
     assert tree.find(masses).tolist() == [1, 1, 4, 4, 19, 19]
 
 
+@pytest.mark.slow
 @both
 def test_a_mass_beyond_the_total_finds_the_last_place_with_a_weight(compiled: bool) -> None:
     tree = SumTree(100, compiled)

@@ -39,6 +39,7 @@ def wait_until_all_sleep(envs: Any) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sync, one env per worker", "thread", "async, received by id"])
 def test_a_worker_whose_wake_up_was_lost_is_woken_again(
     kind: str, lose_wakeups: list[list[int]]
