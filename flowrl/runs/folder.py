@@ -218,9 +218,8 @@ class RunFolder:
         """Return the checkpoints that the log names after this many bytes only."""
         path = self.absolute_path / CHECKPOINT_LOG
         content = path.read_bytes() if path.exists() else b""
-        whole = content[
-            : content.rfind(b"\n") + 1
-        ]  # a run that was killed may have written half a line
+        end = content.rfind(b"\n") + 1  # a run that was killed may have written half a line
+        whole = content[:end]
         try:
             before, after = (
                 {str(json.loads(line)) for line in part.splitlines()}

@@ -134,10 +134,8 @@ class Population:
         refuse_shared_outputs(written, "population")
         self._first = _first_values(written, self._perturbations)
         for one in self._perturbations:
-            for choice in one.choices:
-                self._checked_with(
-                    {one.key: choice}
-                )  # a wrong one is an error before anything is trained
+            for choice in one.choices:  # a wrong one is an error before anything is trained
+                self._checked_with({one.key: choice})
         self._open()
 
     def train(self) -> list[Member]:
