@@ -73,14 +73,14 @@ class DeferredEffect:
     do: Callable[[], None]
 
 
-# A str is a line of the node's log.
-Record = (
+# What the folder of a run tells. A str is a line of the node's log.
+WrittenRecord = (
     MetricsRecord
     | HistogramsRecord
     | CheckpointRecord
     | LinesRecord
     | VerdictRecord
     | IrregularityRecord
-    | DeferredEffect
     | str
 )
+Record = WrittenRecord | DeferredEffect

@@ -9,15 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from flowrl.core.plain_data import DataCodec
-from flowrl.core.records import (
-    CheckpointRecord,
-    HistogramsRecord,
-    IrregularityRecord,
-    LinesRecord,
-    MetricsRecord,
-    Record,
-    VerdictRecord,
-)
+from flowrl.core.records import IrregularityRecord, Record, WrittenRecord
 from flowrl.core.state import Count
 
 # In the summary; the nodes' logs have everything.
@@ -47,16 +39,7 @@ class FailureRecord:
 
 
 # the records that a site sends; it keeps deferred effects to itself
-SentRecord = (
-    MetricsRecord
-    | HistogramsRecord
-    | CheckpointRecord
-    | LinesRecord
-    | VerdictRecord
-    | IrregularityRecord
-    | FailureRecord
-    | str
-)
+SentRecord = WrittenRecord | FailureRecord
 RECORD: DataCodec[Any] = DataCodec(SentRecord)
 
 
