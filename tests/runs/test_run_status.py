@@ -120,11 +120,12 @@ def test_how_far_data_is_behind_is_counted_in_train_iterations(tmp_path: Path) -
     behind = {edge.edge: edge.iters_behind for edge in found.edges}
     learned = _fired(found, "l")
     assert learned in (20, 21)  # the learner fires after the taker, or before it
-    assert behind == {
-        "a.data -> l.data": learned - 17,
-        "a.data -> b.data": learned - 17,
-        "l.weights -> a.weights": learned - 17,
-    }
+    assert behind.keys() == {"a.data -> l.data", "a.data -> b.data", "l.weights -> a.weights"}
+    assert len(set(behind.values())) == 1
+    assert behind["a.data -> l.data"] in (
+        learned - 17,
+        learned - 16,
+    )  # it may fire while it is asked
 
 
 def test_the_table_fits_into_a_narrow_terminal(tmp_path: Path) -> None:
