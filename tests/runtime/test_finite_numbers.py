@@ -81,6 +81,18 @@ def test_large_numbers_whose_squares_are_infinite_are_finite() -> None:
         check_no_nan({"x": np.full(3, np.inf, dtype), "n": np.zeros(2, np.int64)}, 1, 0)
 
 
+@pytest.mark.parametrize("size", [2, 500, 501, 4000])
+def test_infinite_numbers_of_both_signs_are_not_nan_but_not_finite(size: int) -> None:
+    numbers = np.zeros(size, np.float32)
+    numbers[0], numbers[-1] = np.inf, -np.inf
+    check_no_nan({"x": numbers}, 1, 0)
+    with pytest.raises(ValueError, match="holds inf in 2 of"):
+        check_finite_columns("out", Batch({"x": numbers.copy()}), ["x"])
+    numbers[-1] = np.nan
+    with pytest.raises(ValueError, match="1 of 1 weights hold nan"):
+        check_no_nan({"x": numbers}, 1, 0)
+
+
 def test_tokens_without_rows_are_finite() -> None:
     check_finite_columns("out", Batch({"x": np.zeros((0, 3), np.float32)}), ["x", "other"])
 
