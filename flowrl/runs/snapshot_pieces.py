@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from xxhash import xxh3_64
 
 from flowrl.core.array_pieces import PIECE_BYTES
 from flowrl.core.batch import Array
@@ -39,20 +39,7 @@ class Checksum(Protocol):
     def hexdigest(self) -> str: ...
 
 
-class Crc32:
-    """The CRC-32 of zlib."""
-
-    def __init__(self) -> None:
-        self._value = 0
-
-    def update(self, data: Any, /) -> None:
-        self._value = zlib.crc32(data, self._value)
-
-    def hexdigest(self) -> str:
-        return f"{self._value:08x}"
-
-
-CHECKSUM = "crc32"  # that manifests name
+CHECKSUM = "xxh3_64"  # the name of the checksums in a manifest
 
 
 def sha256(content: bytes | memoryview) -> str:
@@ -61,9 +48,7 @@ def sha256(content: bytes | memoryview) -> str:
 
 def piece_checksum(content: memoryview) -> str:
     """Return the checksum of a piece for the manifest."""
-    found = Crc32()
-    found.update(content)
-    return found.hexdigest()
+    return xxh3_64(content).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +104,7 @@ class PieceReader:
     def _read_file(self, content: memoryview, sha: str) -> bool:
         """Read the file of a piece, and return whether its bytes are those that were written."""
         known = self.checksums.get(sha)
-        checksum: Checksum = hashlib.sha256() if known is None else Crc32()
+        checksum: Checksum = hashlib.sha256() if known is None else xxh3_64()
         with (self.pieces / sha).open("rb", buffering=0) as file:
             if os.fstat(file.fileno()).st_size != len(content):
                 return False
