@@ -88,10 +88,12 @@ def measure_missing(
         return row
 
     for load, same in itertools.groupby(missing, key=lambda run: run.load):
+        # The base manager steps one env at a time, and takes the longest: it must not be what the others wait for.
+        longest_first = sorted(same, key=lambda run: run.contender != BASE)
         pool = ThreadPoolExecutor(side)
         try:
             with cpu_load(load):
-                rows += pool.map(measure, same)
+                rows += pool.map(measure, longest_first)
         finally:  # Ctrl-C ends the runs that are measured, and no others begin
             pool.shutdown(cancel_futures=True)
     wanted = [run.key for run in runs]

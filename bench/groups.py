@@ -150,6 +150,8 @@ def bare_iterations(rank: int, learners: int, address: str, rows: int, found: An
     for _ in range(LONG - SHORT):
         learn()
     found.put((time.perf_counter() - began_s) / (LONG - SHORT))
+    if address:  # otherwise the process aborts at its end
+        distributed.destroy_process_group()
 
 
 def bare_iteration_s(learners: int, rows: int, exchanges: bool = True) -> float:

@@ -58,6 +58,7 @@ class WorkingCollector(Node):
     """Works, and outputs a small batch."""
 
     role = "collector"
+    may_end_run = False  # as a collector of the library says
     weights = StateIn("weights")
     data = Out("samples")
 
