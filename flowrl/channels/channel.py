@@ -206,6 +206,8 @@ class Receiver:
         self._requested_gap = -1  # the sequence number whose resend was requested last
         self._probes = 0  # since the last token arrived
         self._next_request = 1  # at which probe the next token is requested
+        self._early_factor = 1  # doubled when a token was requested that was only late
+        self._awaits_answer = False  # to a request of a token
         self._clock = EMPTY_CLOCK
         self._bytes = self._duplicates = 0
         self._earlier_tokens = 0  # taken in earlier epochs
@@ -217,7 +219,7 @@ class Receiver:
         self._queue.clear()
         self._queued_bytes = self._next = self._taken = self._credited = self._uncredited_bytes = 0
         self._requested_gap = -1
-        self._probes = 0
+        self._probes, self._awaits_answer = 0, False
         self._clock = EMPTY_CLOCK
 
     def is_ready(self) -> bool:
@@ -305,6 +307,8 @@ class Receiver:
             return True
         if number < self._next:
             self._duplicates += 1
+            if self._awaits_answer:  # the token had been on its way
+                self._awaits_answer, self._early_factor = False, 2 * self._early_factor
         elif self._requested_gap != self._next:
             self._requested_gap = self._next
             self._request_next()
@@ -355,9 +359,11 @@ class Receiver:
         """Request the next token again, as it may be lost. It may also be large, and on its way.
 
         So it is requested after a time that is long enough for the largest one so far, and then less and less often, up
-        to a limit: on a network that takes long for a token, each copy would delay the next ones.
+        to a limit: on a network that takes long for a token, each copy would delay the next ones. Where a token arrived
+        after it had been requested, and once more, later ones are requested after twice the time.
         """
         patience = 1 + self._largest // BYTES_OF_PROBE
+        patience = max(min(self._early_factor * patience, MOST_PROBES), patience)
         if not self._probes:
             self._next_request = patience
         self._probes += 1
@@ -366,6 +372,7 @@ class Receiver:
             self._request_next()
 
     def _request_next(self) -> None:
+        self._awaits_answer = True
         self._connection.send_frame(RESEND, self.name, self.epoch, self._next)
         self._connection.flush()
 

@@ -381,6 +381,27 @@ def test_a_token_that_may_be_on_its_way_is_requested_less_and_less_often(sites: 
     assert requests_of(receiver, 20) == [4, 8, 16]  # it takes longer than three probes
 
 
+def test_a_token_that_came_twice_lets_later_ones_be_requested_later(sites: SitePair) -> None:
+    sender, receiver = sites.open_channel()
+    for number in range(3):
+        sender.send("late")
+        for _ in range(2**number):  # before it has arrived
+            receiver.probe()
+        sites.poll_until(lambda n=number: receiver.statistics().duplicates > n)  # type: ignore[misc]
+        receiver.take()
+    assert requests_of(receiver, 60) == [8, 16, 32, 52]
+
+
+def test_a_lost_token_that_is_resent_does_not_delay_later_requests(sites: SitePair) -> None:
+    sender, receiver = sites.open_channel()
+    for _ in range(3):
+        sender._keep(sender._connection.pack_token("x", 0, sender.sent, EMPTY_CLOCK, "lost"))
+        receiver.probe()
+        sites.poll_until(receiver.is_ready)
+        receiver.take()
+    assert requests_of(receiver, 10) == [1, 2, 4, 8]
+
+
 def test_a_waiting_sender_requests_lost_credit(sites: SitePair) -> None:
     sender, receiver = sites.open_channel(ChannelLimits(1))
     sender.send(0)
