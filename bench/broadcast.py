@@ -8,7 +8,8 @@ The run is a real one: the learner makes a version of 10 MB in each round, and a
 has it, and sends four bytes back. So a round lasts as long as a version needs to reach all hosts, encrypted. Medians
 of 5 rounds (with relays: 21); a send is the time to one host. Without relays the learner's link carries a version as
 often as there are hosts. With relays a host sends each version to two others
-(`docs/decisions/0029-weights-by-a-tree.md`), so a level of the tree takes two sends.
+(`docs/decisions/0029-weights-by-a-tree.md`), so a level of the tree would take two sends, if versions were not passed
+on in pieces.
 
 All hosts are on this machine, whose cores encrypt, pass on and decrypt for all of them. So the CPU time of all
 processes for a version is measured, too: that of a run with more rounds minus that of one with fewer. Divided by the

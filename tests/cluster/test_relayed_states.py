@@ -16,6 +16,8 @@ from flowrl.runs.resume import resumed_run
 from flowrl.runs.run import Run
 from flowrl.runs.snapshot_files import snapshot_folders
 from flowrl.runtime.records import RecordSource
+from flowrl.runtime.remote import version_pieces
+from flowrl.runtime.remote.version_pieces import MIN_PIECE_BYTES
 from tests.cluster.host_processes import ANYWHERE, SOON_S, HostStarter, host, hosts_named, run_of
 from tests.cluster.test_host_recovery import results
 from tests.sites.run_comparison import read_results, run_graph
@@ -33,7 +35,7 @@ KILLED_ITERS = 300
 
 def graph_with(weights: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A graph of so many collectors that their weights need relays."""
-    nodes = {"c": {"type": "Source", "replicas": 8}, "l": "Learner", "e": "Evaluator"}
+    nodes = {"c": {"type": "ReadingSource", "replicas": 8}, "l": "Learner", "e": "Evaluator"}
     edges = ["c -> l", {"l.weights -> c.weights": weights}, {"l.weights -> e": {"every": 100}}]
     return toy_graph(nodes, edges, **more)
 
@@ -46,7 +48,11 @@ def relayed_run(graph: dict[str, Any], out: Path, watcher: HostStarter, iters: i
     return run_of(graph, PLACEMENT, out, watcher, rendezvous(), train_iters=iters)
 
 
-def test_weights_that_relays_pass_on_give_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("piece_bytes", [8, MIN_PIECE_BYTES])
+def test_weights_that_relays_pass_on_give_the_same_bits(
+    piece_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version_pieces, "MIN_PIECE_BYTES", piece_bytes)  # the weights have 16
     graph = graph_with({"lag": 2, "dtype": "float16", "compress": "lz4"})
     serial = run_graph(graph, "serial", tmp_path / "serial", train_iters=ITERS)
     with hosts_named(*HOSTS, code=OWN_MACHINE) as watcher:

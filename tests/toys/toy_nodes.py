@@ -64,6 +64,14 @@ class Source(Node):
         return [table(100 * self.ctx.replica + k) for k in give]
 
 
+class ReadingSource(Source):
+    """A source that logs the numbers of the weights that it reads."""
+
+    def fire(self, weights: State | None) -> list[Batch]:
+        self.ctx.log("" if weights is None else str(weights.arrays["sum"].tolist()))
+        return super().fire(weights)
+
+
 class Relay(Node):
     """Passes its token on."""
 

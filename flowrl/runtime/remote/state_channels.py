@@ -10,6 +10,9 @@ from flowrl.graph.replica_pairs import pair_label, relay_label
 from flowrl.graph.site_layout import SiteLayout
 
 EVERY_VERSION = ChannelLimits(tokens=256)  # most tokens only state that there is no new version
+IN_PIECES = ChannelLimits(
+    tokens=256, bytes=4 << 30
+)  # a version is several tokens, and always has room
 NEWEST_VERSION = ChannelLimits(tokens=1)
 
 
@@ -22,9 +25,12 @@ class StateChannel:
     sender: str  # the site of the state, or a relay
     taker: str  # the site of the reader, or a relay
     carries_newest: bool  # and may leave out versions, otherwise none
+    in_pieces: bool  # large versions, so that relays pass on what has arrived of them
 
     @property
     def limits(self) -> ChannelLimits:
+        if self.in_pieces:
+            return IN_PIECES
         return NEWEST_VERSION if self.carries_newest else EVERY_VERSION
 
 
@@ -54,4 +60,5 @@ class StateChannels:
         # A free site has no rounds in common with other sites, so a lag means nothing there.
         is_free = not self._free_sites.isdisjoint({self._layout.site_of[source, 0], taker})
         newest = edge.every is None and (edge.latest or is_free)
-        return StateChannel(name, label, sender, taker, newest)
+        in_pieces = not newest and not self._layout.relays.isdisjoint({sender, taker})
+        return StateChannel(name, label, sender, taker, newest, in_pieces)

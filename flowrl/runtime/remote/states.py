@@ -22,6 +22,7 @@ from flowrl.runtime.remote.edges import LossyRemoteOutput, RemoteInput, RemoteOu
 from flowrl.runtime.remote.state_channels import StateChannel, StateChannels
 from flowrl.runtime.remote.state_relay import NewestStateRelay, StateRelay
 from flowrl.runtime.remote.state_views import LaggedView, NewestView, PacedView, RoundEndView
+from flowrl.runtime.remote.version_pieces import VersionInput, push_in_pieces
 from flowrl.runtime.remote.waiting import SiteWaits
 from flowrl.runtime.site_state import SiteState
 from flowrl.runtime.state_versions import StateVersions
@@ -73,7 +74,8 @@ class RemoteStates:
         receiver = self._open_receiver(edge, channel)
         consumer = instance_key(edge.to.node, replica)
         wait = self._waits.on_input(consumer, channel.label, receiver)
-        queue = RemoteInput(self._waits, receiver, wait)
+        kind = VersionInput if channel.in_pieces else RemoteInput
+        queue = kind(self._waits, receiver, wait)
         if edge.every is not None:
             if edge.to.node in self._may_skip:
                 self.skippable_inputs.append(queue)
@@ -172,8 +174,11 @@ class RemoteStates:
 
     def _push(self, edge: Edge, channel: StateChannel) -> Push:
         """Return the function that sends a version, or None, to a reader on another site or to a relay."""
-        output, rounding = self._output(edge, channel), self._rounding(edge)
-        return output.append if rounding is None else rounding.rounded_state_push(output.append)
+        push: Push = self._output(edge, channel).append
+        if channel.in_pieces:
+            push = push_in_pieces(push)
+        rounding = self._rounding(edge)
+        return push if rounding is None else rounding.rounded_state_push(push)
 
     def _output(self, edge: Edge, channel: StateChannel) -> RemoteOutput:
         sender = self._open_sender(edge, channel)
