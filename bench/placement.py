@@ -2,10 +2,11 @@
 
     python -m bench placement [REPEATS]        (two minutes)
 
-Three graphs are run in turn under each placement; results are medians of the time from the first firing to the
+Four graphs are run in turn under each placement; results are medians of the time from the first firing to the
 last. The graphs are: two nodes of equal cost that overlap (`lag: 1`), where two cores can be at most twice as fast;
-DQN on CartPole with `lag: 1`, adjusted so that collecting and learning cost about the same; and two nodes that do
-nothing, where all of the time is the cost of the placement.
+DQN on CartPole with `lag: 1`, adjusted so that collecting and learning cost about the same; the same with a reward
+model that costs as much as both, beside the collector or in a process of its own; and two nodes that do nothing, where
+all of the time is the cost of the placement.
 
 For comparison, the same work is done by two processes that exchange nothing. No placement can gain more, and on a
 shared machine this gain may be far below two.
@@ -40,6 +41,7 @@ from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.status import NodeStats
 
 PLACEMENTS = ("serial", "threads", "processes")
+REWARD_PLACEMENTS = ("serial", "learner=process", "learner=process,rnd=process")
 REPEATS = 9
 FIRING_S = 0.005  # the cost of each of the nodes of equal cost
 ROUNDS, CHEAP_ROUNDS, CARTPOLE_ROUNDS = 200, 5000, 60
@@ -110,14 +112,20 @@ def two_node_graph(loops: int, lag: int = 1) -> CheckedGraph:
     return check(load_data(tree)).require_sound()
 
 
-def cartpole_graph(updates: int) -> CheckedGraph:
-    """DQN on CartPole with this number of train iterations per round, and without evaluations."""
+def cartpole_graph(updates: int, reward_updates: int | None = None) -> CheckedGraph:
+    """DQN on CartPole with this number of train iterations per round, and without evaluations.
+
+    A reward model has `reward_updates` in each round.
+    """
+    name = "cartpole_dqn" if reward_updates is None else "cartpole_dqn_rnd"
     sets = {
         "collector.weights.lag": "1",
         "buffer.updates_per_push": str(updates),
         "evaluator.weights.every": str(10**6),
     }
-    return check(load_graph("cartpole_dqn", sets)).require_sound()
+    if reward_updates is not None:
+        sets["rnd.updates_per_token"] = str(reward_updates)
+    return check(load_graph(name, sets)).require_sound()
 
 
 NodeTimes = dict[str, float]  # the seconds that all nodes spent firing and waiting
@@ -184,12 +192,13 @@ def compare_placements(
     rounds: int,
     repeats: int,
     after_each: Callable[[], Any] = lambda: None,
+    placements: Sequence[str] = PLACEMENTS,
 ) -> Mapping[str, float]:
     """The median seconds of each placement, which take turns; fail if their digests differ."""
-    times_s: dict[str, list[float]] = {placement: [] for placement in PLACEMENTS}
+    times_s: dict[str, list[float]] = {placement: [] for placement in placements}
     digests = set()
     for _ in range(repeats):
-        for placement in PLACEMENTS:
+        for placement in placements:
             duration_s, digest = run_rounds(checked, placement, rounds)
             times_s[placement].append(duration_s)
             digests.add(digest)
@@ -212,11 +221,24 @@ def _duration_s(call: Callable[[], Any]) -> float:
 
 def balance_updates() -> int:
     """The number of train iterations per round that cost about as much as collecting."""
-    executor = SerialExecutor(cartpole_graph(8), DiscardedRecords(), 0, Limits(rounds=20))
-    executor.run()
-    busy_s = {node.instance: node.busy_s for node in executor.node_stats()}
-    executor.close()
+    busy_s = busy_times_s(cartpole_graph(8))
     return max(round(8 * busy_s["collector"] / (busy_s["learner"] + busy_s["buffer"])), 1)
+
+
+def balance_reward_updates(updates: int) -> int:
+    """The number of updates of a reward model per round that cost about as much as collecting and learning."""
+    busy_s = busy_times_s(cartpole_graph(updates, 8))
+    others_s = busy_s["collector"] + busy_s["learner"] + busy_s["buffer"]
+    return max(round(8 * others_s / busy_s["rnd"]), 1)
+
+
+def busy_times_s(checked: CheckedGraph) -> dict[str, float]:
+    """The seconds that each node fires in twenty rounds."""
+    executor = SerialExecutor(checked, DiscardedRecords(), 0, Limits(rounds=20))
+    executor.run()
+    found = {node.instance: node.busy_s for node in executor.node_stats()}
+    executor.close()
+    return found
 
 
 def show_placements(title: str, times_s: Mapping[str, float], rounds: int) -> dict[str, float]:
@@ -227,7 +249,7 @@ def show_placements(title: str, times_s: Mapping[str, float], rounds: int) -> di
         round_us, gain = duration_s / rounds * 1e6, times_s["serial"] / duration_s
         results[f"{placement} (us a round)"] = round(round_us, 1)
         results[f"{placement} (x serial)"] = round(gain, 3)
-        print(f"  {placement:<10} {round_us:>10,.1f} us per round   {gain:.2f} x serial")
+        print(f"  {placement:<27} {round_us:>10,.1f} us per round   {gain:.2f} x serial")
     return results
 
 
@@ -256,6 +278,15 @@ def main(arguments: list[str]) -> dict[str, Any]:
     title = f"cartpole_dqn, lag 1, {updates} train iterations per round"
     cartpole_s = compare_placements(cartpole_graph(updates), CARTPOLE_ROUNDS, repeats)
     results["cartpole_dqn"] = show_placements(title, cartpole_s, CARTPOLE_ROUNDS)
+    reward_updates = balance_reward_updates(updates)
+    title = f"cartpole_dqn_rnd, lag 1, {reward_updates} updates of the reward model per round"
+    reward_s = compare_placements(
+        cartpole_graph(updates, reward_updates),
+        CARTPOLE_ROUNDS,
+        repeats,
+        placements=REWARD_PLACEMENTS,
+    )
+    results["cartpole_dqn_rnd"] = show_placements(title, reward_s, CARTPOLE_ROUNDS)
     for lag in (1, 0):
         idle_s = compare_placements(two_node_graph(0, lag), CHEAP_ROUNDS, repeats)
         title = f"nodes that do nothing, lag {lag}"
