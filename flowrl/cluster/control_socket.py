@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import zmq
@@ -12,7 +13,7 @@ from flowrl.channels.zmq_sockets import NOBLOCK, ZmqSockets
 from flowrl.cluster.messages import HEARTBEAT_S, MAX_MESSAGE_BYTES, SILENCE_S
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
-from flowrl.machine.network_address import Address
+from flowrl.machine.network_address import ANY_MACHINE, Address
 
 MAX_RECEIVED_BYTES = 1 << 20  # of a message from a host
 MAX_QUEUED = 1000  # messages of each host; also how many one call receives
@@ -69,6 +70,17 @@ class ControlSocket:
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._guard = self._sockets.guards[self._socket]
+
+    @property
+    def join_address(self) -> str:
+        """The address at which hosts join, as another machine would write it."""
+        return self.address_at(socket.gethostname())
+
+    def address_at(self, machine: str) -> str:
+        """The address at which hosts join that know this machine by this name, unless it listens at one address."""
+        if self.machine != ANY_MACHINE:
+            return self.address
+        return self.address.replace(ANY_MACHINE, machine)
 
     def receive(self, timeout_s: float) -> list[tuple[bytes, bytes]]:
         """The messages that have arrived, each with the connection that it came by."""

@@ -9,7 +9,7 @@ from flowrl.cluster.launcher import HostOrder, Launcher, LaunchStatus
 from flowrl.core.errors import FlowError
 from flowrl.runtime.status import LauncherStatus
 
-WATCH_S = 1.0  # between two looks at the hosts
+WATCH_S = 1.0  # between two calls of `Launcher.watch`
 END_TIMEOUT_S = 30.0  # within which launchers end what they have started
 
 
@@ -24,7 +24,13 @@ class LaunchedHosts:
         self._lock = threading.Lock()
         self._is_ending = threading.Event()
         self._thread = threading.Thread(target=self._look_after, name="launchers", daemon=True)
-        self._thread.start()
+        if launchers:
+            self._thread.start()
+
+    @property
+    def are_any(self) -> bool:
+        """Whether launchers start hosts, and not people."""
+        return bool(self._launchers)
 
     @property
     def is_waiting(self) -> bool:
@@ -70,7 +76,8 @@ class LaunchedHosts:
     def end(self) -> None:
         """End all hosts that are left, in bounded time."""
         self._is_ending.set()
-        self._thread.join(END_TIMEOUT_S)
+        if self.are_any:
+            self._thread.join(END_TIMEOUT_S)
 
     # in the launchers' thread
 

@@ -262,7 +262,7 @@ def progress_line(run: Run) -> str:
 def waiting_text(run: Run) -> str:
     """What a run does before its first firing; empty afterwards."""
     if run.executor is None and run.sites.hosts is not None:
-        return f"{run.sites.hosts.waiting_text} …"
+        return f"{run.sites.hosts.arrival.text} …"
     if run.executor is None or run.executor.began_s is None:
         return making_text(run)
     return ""

@@ -81,7 +81,7 @@ class Recovery:
         run.show(self._add_line(loss, rounds))
         self._wait_unless_stopping(wait_s)
         if run.sites.hosts is not None:
-            run.sites.hosts.end_sites()
+            run.sites.hosts.sites.end()
             run.place_on_hosts(folder)
         run.rewind(folder, mark)
         folder.replace_in_tensorboard(self.snapshot.counts.env_steps if self.snapshot else 0)

@@ -317,7 +317,7 @@ class Run:
                 self.sites.layout,
                 self.seed,
                 self._limits_left(),
-                self.sites.hosts,
+                None if self.sites.hosts is None else self.sites.hosts.sites,
                 self.show,
                 self._continues,
                 restarts_sites=self.recovery.is_wanted and self.recording is None,

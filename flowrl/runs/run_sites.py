@@ -20,7 +20,7 @@ from flowrl.machine.network_address import machine_id
 from flowrl.runtime.sites.graph_transfer import graph_to_send, require_importable
 
 if TYPE_CHECKING:
-    from flowrl.cluster.joined_hosts import JoinedHosts
+    from flowrl.cluster.run_hosts import RunHosts
 
 
 class RunSites:
@@ -40,7 +40,7 @@ class RunSites:
         require_later_sites_elastic(checked, self.layout)
         shares = placed_shares(graph, self._placed)
         self.warnings = tuple(local_warnings(shares, self._here))  # of what this machine lacks
-        self.hosts: JoinedHosts | None = None
+        self.hosts: RunHosts | None = None
         self._places = host_places(graph, self._placed)
         self.rendezvous = settled_rendezvous(self._places, rendezvous, graph.launch)
         if "process" in self.layout.kinds.values():  # on this machine or on a host
@@ -66,9 +66,9 @@ class RunSites:
     def place_on_hosts(self, show: Callable[[str], None]) -> None:
         """Wait for hosts, and decide which site is on which host."""
         assert self.hosts is not None
-        show(self.hosts.waiting_text)
+        show(self.hosts.arrival.text)
         graph, placed = self._checked.graph, self._placed
-        hosts = self.hosts.wait(self._places, partial(unmet_needs, graph, placed))
+        hosts = self.hosts.arrival.wait(self._places, partial(unmet_needs, graph, placed))
         layout = make_layout(graph, placed, hosts, self._here)
         machine_ids = {host.name: host.machine_id for host in hosts}
         self.layout = with_relays(self._checked, layout, {**machine_ids, "": machine_id()})

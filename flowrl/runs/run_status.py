@@ -65,11 +65,10 @@ def _hosts(run: Run) -> dict[str, Any]:
     hosts = run.sites.hosts
     if hosts is None:
         return {}
-    launched = hosts.launched
     return {
         "hosts": hosts.statuses(),
-        "launchers": launched.statuses() if launched is not None else (),
-        "waits_for": hosts.waiting_text if hosts.is_waiting else "",
+        "launchers": hosts.launched.statuses(),
+        "waits_for": hosts.arrival.text if hosts.arrival.is_going_on else "",
     }
 
 

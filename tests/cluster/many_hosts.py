@@ -15,15 +15,13 @@ from pathlib import Path
 import zmq
 
 from flowrl.channels.keys import Keys, read_key, write_key
-from flowrl.checks.check import check
 from flowrl.cluster.compatibility import machine_facts
+from flowrl.cluster.control_socket import ControlSocket
+from flowrl.cluster.host_admission import HostAdmission
 from flowrl.cluster.joined_hosts import JoinedHosts
-from flowrl.cluster.messages import PROTOCOL, Heartbeat, HostMessage, Join, host_session
+from flowrl.cluster.messages import Heartbeat, HostMessage, host_session
 from flowrl.cluster.rendezvous import Rendezvous
-from flowrl.graph.loading import load_data
-from flowrl.machine.resources import NO_RESOURCES
-from flowrl.runtime.sites.graph_transfer import graph_to_send
-from tests.toys.toy_runs import toy_graph
+from tests.cluster.stub_hosts import SESSION, join_message
 
 BEAT_S = 1.0
 SOON_S = 120.0
@@ -33,7 +31,7 @@ class StubHost:
     """A host that joins, and does nothing but be there."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Keys, address: str) -> None:
-        self.session = host_session(b"0123456789abcdef")
+        self.session = host_session(SESSION)
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.curve_serverkey = self.socket.curve_publickey = keys.public
@@ -57,17 +55,14 @@ def joining_s(count: int, folder: Path, useful_hosts: int = 0) -> float:
     """Let so many hosts join a run at the same time, and return the seconds until all have joined."""
     write_key(folder / "key")
     keys, facts = read_key(folder / "key"), machine_facts()
-    sent = graph_to_send(check(load_data(toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"]))))
-    run = JoinedHosts(
-        Rendezvous("tcp://127.0.0.1:*", key=folder / "key"), sent, useful_hosts=useful_hosts
-    )
+    control = ControlSocket(Rendezvous("tcp://127.0.0.1:*", key=folder / "key"), useful_hosts)
+    run = JoinedHosts(control, HostAdmission(facts), "graph")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, count + 100)
     began_s = time.monotonic()
-    stubs = [StubHost(context, keys, run.address) for _ in range(count)]
+    stubs = [StubHost(context, keys, control.address) for _ in range(count)]
     for number, stub in enumerate(stubs):
-        name, joined = f"stub-{number}", run.address
-        stub.send(Join(PROTOCOL, name, (), "127.0.0.1", joined, NO_RESOURCES, "", facts, "", -1))
+        stub.send(join_message(f"stub-{number}"))
     try:
         _wait_for_all(run, stubs, began_s)
         return time.monotonic() - began_s

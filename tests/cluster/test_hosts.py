@@ -14,7 +14,7 @@ import pytest
 
 import flowrl
 from flowrl.channels.keys import write_key
-from flowrl.cluster.joined_hosts import HostError
+from flowrl.cluster.joined_host import HostError
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.records import Record
 from flowrl.graph.model import Limits

@@ -1,12 +1,12 @@
-"""The hosts of a run: which ones may join, what is refused, and when waiting ends."""
+"""The hosts that have joined a run: which messages are refused, and when a host is gone."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgpack
 import pytest
@@ -15,20 +15,15 @@ import zmq
 from flowrl.channels.connection_guard import ENDLESS, TCP_INFO
 from flowrl.channels.keys import read_key, write_key
 from flowrl.channels.refusals import MAX_LINES
-from flowrl.checks.check import check
-from flowrl.cluster.compatibility import host_warnings, incompatibilities, machine_facts
-from flowrl.cluster.control_socket import MAX_RECEIVED_BYTES
-from flowrl.cluster.join_file import RunIdentity
-from flowrl.cluster.joined_hosts import HostError, JoinedHosts
-from flowrl.cluster.launched_hosts import LaunchedHosts
+from flowrl.cluster.compatibility import machine_facts
+from flowrl.cluster.control_socket import MAX_RECEIVED_BYTES, ControlSocket
+from flowrl.cluster.host_admission import NAME_TAKEN, HostAdmission
+from flowrl.cluster.joined_hosts import JoinedHosts
 from flowrl.cluster.messages import (
-    PROTOCOL,
-    EndSites,
     Heartbeat,
     HostDropped,
     HostLeft,
     HostMessage,
-    Join,
     JoinRefused,
     RunMessage,
     SiteOutput,
@@ -37,23 +32,19 @@ from flowrl.cluster.messages import (
 )
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
-from flowrl.graph.host_offers import HostOffer
-from flowrl.graph.loading import load_data
-from flowrl.machine.resources import NO_RESOURCES, MachineResources
-from flowrl.runtime.sites.graph_transfer import graph_to_send
+from flowrl.machine.resources import MachineResources
 from tests.channels.hostile_peers import announce_ready, connect, greet, send_endless_message
-from tests.toys.toy_runs import toy_graph
+from tests.cluster.stub_hosts import SESSION, join_message
 
-SENT = graph_to_send(check(load_data(toy_graph({"c": "Source", "l": "Learner"}, ["c -> l"]))))
 SOON_S = 60.0
 
 
 class Guest:
     """A host whose messages the test sends one by one."""
 
-    def __init__(self, hosts: JoinedHosts, key: Path | None = None) -> None:
-        self.hosts = hosts
-        self.session = host_session(b"0123456789abcdef")
+    def __init__(self, hosts: JoinedHosts, control: ControlSocket, key: Path | None = None) -> None:
+        self.hosts, self.control = hosts, control
+        self.session = host_session(SESSION)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
         self.socket.linger = 0
@@ -61,17 +52,14 @@ class Guest:
             keys = read_key(key)
             self.socket.curve_serverkey = self.socket.curve_publickey = keys.public
             self.socket.curve_secretkey = keys.secret
-        self.socket.connect(hosts.address)
+        self.socket.connect(control.address)
 
     def send(self, message: HostMessage) -> None:
         self.socket.send(self.session.pack(message), zmq.NOBLOCK)
 
     def join(self, name: str, **fields: Any) -> None:
         """Offer the host to the run; `fields` replace those of a sound message."""
-        sound = {"protocol": PROTOCOL, "name": name, "labels": (), "address": "127.0.0.1", "resources": NO_RESOURCES,
-                 "joined": self.hosts.address, "machine_id": "m", "machine": machine_facts(),
-                 "run": "", "epoch": -1}  # fmt: skip
-        self.send(Join(**{**sound, **fields}))
+        self.send(join_message(name, **fields))
 
     def receive(self) -> RunMessage:
         """The next message that is not a heartbeat."""
@@ -95,7 +83,7 @@ def until(hosts: JoinedHosts, condition: Callable[[], Any]) -> None:
 
 
 def refusals(hosts: JoinedHosts) -> str:
-    return "; ".join(hosts.warnings())
+    return "; ".join(hosts.refusals())
 
 
 @pytest.fixture
@@ -105,134 +93,37 @@ def shown() -> list[str]:
 
 
 @pytest.fixture
-def hosts(shown: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[JoinedHosts]:
-    """A run that listens on the loopback."""
+def control() -> ControlSocket:
+    """A port on the loopback, which `hosts` closes."""
+    return ControlSocket(Rendezvous("tcp://127.0.0.1:*"))
+
+
+@pytest.fixture
+def hosts(
+    control: ControlSocket, shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[JoinedHosts]:
+    """The hosts of a run that listens at the port."""
     monkeypatch.setattr("flowrl.cluster.joined_hosts.LEAVE_TIMEOUT_S", 0.1)  # guests never leave
-    made = JoinedHosts(Rendezvous("tcp://127.0.0.1:*", within_s=0.5), SENT, shown.append)
+    admission = HostAdmission(machine_facts())
+    made = JoinedHosts(control, admission, "graph", shown.append, tmp_path / "hosts")
     yield made
     made.close("the test is over")
 
 
 @pytest.fixture
-def guest(hosts: JoinedHosts) -> Iterator[Guest]:
+def guest(hosts: JoinedHosts, control: ControlSocket) -> Iterator[Guest]:
     """A host that has sent nothing yet."""
-    made = Guest(hosts)
+    made = Guest(hosts, control)
     yield made
     made.close()
 
 
 def test_a_host_that_joins_is_welcome(hosts: JoinedHosts, guest: Guest, shown: list[str]) -> None:
-    guest.join("a", labels=("gpu",))
+    guest.join("a", labels=("gpu",), resources=MachineResources(8, 32 * 10**9))
     assert guest.receive() == Welcome("graph", "a")
-    [offer] = hosts.wait(["gpu"])
+    [offer] = hosts.offers()
     assert (offer.name, offer.labels, offer.machine_id) == ("a", ("gpu",), "m")
-    assert shown[0].startswith("host 'a' has joined (")
-
-
-@pytest.mark.slow
-def test_hosts_that_are_missing_are_counted(hosts: JoinedHosts, guest: Guest) -> None:
-    hosts._needed = 2
-    guest.join("a")
-    guest.receive()
-    with pytest.raises(
-        HostError, match=r"^1 of 2 hosts have joined within 0\.5 s \(joined: a\); on "
-    ):
-        hosts.wait(["a"])
-
-
-@pytest.mark.slow
-def test_waiting_ends_and_names_the_missing_hosts(hosts: JoinedHosts, guest: Guest) -> None:
-    guest.join("a")
-    guest.receive()
-    with pytest.raises(HostError) as error:
-        hosts.wait(["a", "b", "c-*"])
-    assert str(error.value) == (
-        "a host for 'b', 'c-*' has not joined within 0.5 s (joined: a); on the host: flowrl host "
-        f"--join {hosts.address} --name NAME, with the same --key"
-    )
-
-
-@pytest.mark.slow
-def test_waiting_ends_and_says_what_the_hosts_lack(
-    hosts: JoinedHosts, guest: Guest, shown: list[str]
-) -> None:
-    guest.join("a", resources=MachineResources(8, 32 * 10**9))
-    guest.receive()
     assert shown[0].startswith("host 'a' has joined (8 cores, 32.0 GB, no GPU, ")
-    with pytest.raises(HostError) as error:
-        hosts.wait(["any"], lambda offers: f"learner needs 1 GPU; hosts: {offers[0]}")
-    assert str(error.value) == (
-        "no hosts have joined within 0.5 s that have what the nodes need: learner needs 1 GPU; hosts: a (8 cores, "
-        f"32.0 GB, no GPU); on the host: flowrl host --join {hosts.address} --name NAME, with the same --key"
-    )
-
-
-def test_waiting_goes_on_until_all_needs_are_met(hosts: JoinedHosts, guest: Guest) -> None:
-    guest.join("a")
-    guest.receive()
-    other = Guest(hosts)
-    other.join("b", resources=MachineResources(gpus=("0",)))
-
-    def lacking(offers: Sequence[HostOffer]) -> str:
-        return "" if any(offer.resources.gpus for offer in offers) else "a GPU"
-
-    assert {offer.name for offer in hosts.wait(["any"], lacking)} == {"a", "b"}
-    other.close()
-
-
-@pytest.mark.slow
-def test_what_the_run_waits_for_names_the_missing_hosts(
-    hosts: JoinedHosts, guest: Guest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts, pump = list[str](), hosts.pump
-
-    def watched_pump(timeout_s: float = 0.0) -> None:
-        pump(timeout_s)
-        texts.append(hosts.waiting_text)
-
-    guest.join("a")
-    guest.receive()
-    monkeypatch.setattr(hosts, "pump", watched_pump)
-    command = f"flowrl host --join {hosts.address}"
-    for places, needed, missing in (
-        (["a", "b", "c-*"], 1, "none has joined for 'b', 'c-*'"),
-        (["a"], 2, "1 of 2 have joined"),
-    ):
-        hosts._needed = needed
-        with pytest.raises(HostError):
-            hosts.wait(places)
-        assert texts[-1] == f"waiting for hosts ({missing}): {command}"
-    assert not hosts.is_waiting
-    assert hosts.waiting_text == f"waiting for hosts: {command}"
-
-
-class Launched:
-    """What launchers say, as the test sets it."""
-
-    is_waiting, failure, missing = False, "", ""
-
-    def take_news(self) -> list[str]:
-        return []
-
-    def end(self) -> None:
-        pass
-
-
-@pytest.mark.slow
-def test_a_host_that_will_not_come_ends_the_first_wait_but_not_a_recovery(
-    hosts: JoinedHosts, guest: Guest
-) -> None:
-    launched, hosts._needed = Launched(), 2
-    hosts.launched = cast(LaunchedHosts, launched)
-    guest.join("a")
-    guest.receive()
-    launched.missing = "b has no Python"
-    with pytest.raises(HostError, match=r"^b has no Python$"):
-        hosts.wait(["a"])
-    hosts._needed = 1
-    assert [offer.name for offer in hosts.wait(["a"])] == ["a"]
-    hosts._needed = 2
-    assert [offer.name for offer in hosts.wait(["a"])] == ["a"]
 
 
 def test_a_silent_host_that_comes_back_is_told_that_it_was_dropped(
@@ -249,67 +140,10 @@ def test_a_silent_host_that_comes_back_is_told_that_it_was_dropped(
     assert refusals(hosts) == ""
 
 
-def test_sites_are_ended_for_others_and_a_host_that_does_not_is_left_out(
-    hosts: JoinedHosts, guest: Guest
+def test_the_run_puts_the_smallest_free_number_for_a_star(
+    hosts: JoinedHosts, control: ControlSocket
 ) -> None:
-    guest.join("a")
-    assert guest.receive() == Welcome("graph", "a")
-    hosts.offers()
-    for host in hosts._joined.values():
-        host.has_sites = True
-    hosts.end_sites()  # waits for 0.1 s
-    assert guest.receive() == EndSites()
-    assert hosts.offers() == []
-
-
-def test_another_protocol_is_refused_with_the_reason(hosts: JoinedHosts, guest: Guest) -> None:
-    guest.join("a", protocol=99)
-    assert guest.receive() == JoinRefused(
-        f"it speaks version 99 of the protocol, and the run {PROTOCOL}"
-    )
-    with pytest.raises(HostError, match=r"host 'a' cannot take part: it speaks version 99"):
-        hosts.wait(["a"])
-
-
-def test_an_unfit_host_that_no_place_needs_stops_nothing(hosts: JoinedHosts, guest: Guest) -> None:
-    guest.join("b", machine={**machine_facts(), "numpy": "0.1"})
-    assert isinstance(guest.receive(), JoinRefused)
-    other = Guest(hosts)
-    other.join("a")
-    assert [offer.name for offer in hosts.wait(["a"])] == ["a"]
-    other.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("run", "epoch", "why"),
-    [
-        ("cartpole-2", 3, "it was started for another run (cartpole-2; this is cartpole-1)"),
-        ("cartpole-1", 2, "it was started for epoch 2 of this run, which is in epoch 3 since"),
-        ("cartpole-1", 3, ""),
-        ("", -1, ""),  # by an address that a person has typed
-    ],
-)
-def test_hosts_of_other_runs_and_epochs_are_refused(
-    run: str, epoch: int, why: str, shown: list[str]
-) -> None:
-    identity = RunIdentity("cartpole-1", 3)
-    hosts = JoinedHosts(Rendezvous("tcp://127.0.0.1:*", within_s=0.1), SENT, shown.append, identity)
-    guest = Guest(hosts)
-    guest.join("late", run=run, epoch=epoch)
-    answer = guest.receive()
-    if why:
-        assert isinstance(answer, JoinRefused)
-        assert answer.why.startswith(why)
-        assert f"host 'late' is refused: {why}" in shown[0]
-    else:
-        assert answer == Welcome("graph", "late")
-    guest.close()
-    hosts.close("the test is over")
-
-
-def test_the_run_puts_the_smallest_free_number_for_a_star(hosts: JoinedHosts) -> None:
-    guests = [Guest(hosts) for _ in range(4)]
+    guests = [Guest(hosts, control) for _ in range(4)]
     for guest, name in zip(guests[:3], ("cpu-0", "cpu-1", "cpu-2"), strict=True):
         guest.join("cpu-*")
         assert guest.receive() == Welcome("graph", name)
@@ -321,41 +155,34 @@ def test_the_run_puts_the_smallest_free_number_for_a_star(hosts: JoinedHosts) ->
         guest.close()
 
 
-@pytest.mark.slow
-def test_what_sites_print_is_in_the_log_of_their_host(tmp_path: Path) -> None:
-    rendezvous = Rendezvous("tcp://127.0.0.1:*", within_s=0.1)
-    hosts = JoinedHosts(rendezvous, SENT, log_folder=tmp_path / "hosts")
-    guest = Guest(hosts)
+def test_a_name_is_free_again_when_its_host_has_left(
+    hosts: JoinedHosts, control: ControlSocket, guest: Guest, shown: list[str]
+) -> None:
+    guest.join("a")
+    guest.receive()
+    other = Guest(hosts, control)
+    other.join("a")
+    assert other.receive() == JoinRefused(NAME_TAKEN)
+    other.close()
+    assert shown[1] == f"host 'a' is refused: {NAME_TAKEN}"
+    assert f"{NAME_TAKEN}, from host 'a' (1 times)" in refusals(hosts)
+    guest.send(HostLeft("it was stopped"))
+    until(hosts, lambda: not hosts.offers())
+    third = Guest(hosts, control)
+    third.join("a")
+    assert third.receive() == Welcome("graph", "a")
+    third.close()
+
+
+def test_what_sites_print_is_in_the_log_of_their_host(
+    hosts: JoinedHosts, guest: Guest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     guest.join("a")
     guest.send(SiteOutput("one\n"))
     guest.send(SiteOutput("two\n"))
     log = tmp_path / "hosts" / "a.log"
     until(hosts, lambda: log.exists() and log.read_text() == "one\ntwo\n")
-    guest.close()
-    hosts.close("the test is over")
-
-
-@pytest.mark.slow
-def test_a_name_is_free_again_when_its_host_has_left(hosts: JoinedHosts, guest: Guest) -> None:
-    guest.join("a")
-    guest.receive()
-    other = Guest(hosts)
-    other.join("a")
-    assert other.receive() == JoinRefused(
-        "another host has this name already; give it another with --name"
-    )
-    other.close()
-    with pytest.raises(
-        HostError,
-        match=r"a host for 'b' has not joined .*joined: a.*another host has this name .*from host 'a'",
-    ):
-        hosts.wait(["b"])
-    guest.send(HostLeft("it was stopped"))
-    until(hosts, lambda: not hosts.offers())
-    third = Guest(hosts)
-    third.join("a")
-    assert third.receive() == Welcome("graph", "a")
-    third.close()
+    assert "[a] one\n[a] two\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -426,8 +253,10 @@ def test_what_is_too_large_ends_the_connection(hosts: JoinedHosts, guest: Guest)
 
 
 @pytest.mark.skipif(TCP_INFO is None, reason="the system does not count bytes")
-def test_a_message_of_endless_parts_ends_its_connection(hosts: JoinedHosts) -> None:
-    with connect(hosts.address) as stranger:
+def test_a_message_of_endless_parts_ends_its_connection(
+    hosts: JoinedHosts, control: ControlSocket
+) -> None:
+    with connect(control.address) as stranger:
         greet(stranger, b"NULL")
         announce_ready(stranger, b"DEALER")
 
@@ -447,14 +276,14 @@ def test_a_message_of_two_parts_is_refused(hosts: JoinedHosts, guest: Guest) -> 
 
 
 def test_names_that_strangers_choose_do_not_fill_the_summary(
-    hosts: JoinedHosts, guest: Guest
+    hosts: JoinedHosts, control: ControlSocket, guest: Guest
 ) -> None:
     guest.join("a")
     guest.receive()
     for number in range(100):
-        hosts._refused.add(f"a name like number {number}")
-    assert len(hosts.warnings()) == MAX_LINES + 1
-    assert hosts.warnings()[-1] == f"refused at {hosts.address}: 31 more reasons"
+        control.refused.add(f"a name like number {number}")
+    assert len(hosts.refusals()) == MAX_LINES + 1
+    assert hosts.refusals()[-1] == f"refused at {control.address}: 31 more reasons"
     assert "other reasons (50 times)" in refusals(hosts)
 
 
@@ -483,14 +312,15 @@ def test_without_the_key_no_host_can_join(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("flowrl.cluster.joined_hosts.LEAVE_TIMEOUT_S", 0.1)
     for name in ("key", "other"):
         write_key(tmp_path / name)
-    hosts = JoinedHosts(Rendezvous("tcp://127.0.0.1:*", tmp_path / "key", within_s=0.1), SENT)
-    guests = [Guest(hosts, tmp_path / "other"), Guest(hosts)]
+    control = ControlSocket(Rendezvous("tcp://127.0.0.1:*", tmp_path / "key"))
+    hosts = JoinedHosts(control, HostAdmission(machine_facts()), "graph")
+    guests = [Guest(hosts, control, tmp_path / "other"), Guest(hosts, control)]
     for guest in guests:
         with suppress(zmq.Again):  # the connection may have been refused already
             guest.join("a")
     until(hosts, lambda: "a connection without the run's key" in refusals(hosts))
     assert not hosts.offers()
-    friend = Guest(hosts, tmp_path / "key")
+    friend = Guest(hosts, control, tmp_path / "key")
     friend.join("b")
     assert friend.receive() == Welcome("graph", "b")
     for guest in (*guests, friend):
@@ -501,46 +331,13 @@ def test_without_the_key_no_host_can_join(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("listen", ["tcp://*:5555", "tcp://0.0.0.0:5555", "tcp://192.0.2.1:5555"])
 def test_an_address_that_others_can_reach_needs_a_key(listen: str) -> None:
     with pytest.raises(UsageError) as error:
-        JoinedHosts(Rendezvous(listen), SENT)
+        ControlSocket(Rendezvous(listen))
     assert "others can reach this address, so it needs --key FILE; make one with" in str(
         error.value
     )
 
 
-def test_an_address_that_is_in_use_is_refused(hosts: JoinedHosts) -> None:
+@pytest.mark.usefixtures("hosts")
+def test_an_address_that_is_in_use_is_refused(control: ControlSocket) -> None:
     with pytest.raises(UsageError, match="cannot listen: Address already in use"):
-        JoinedHosts(Rendezvous(hosts.address), SENT)
-
-
-# facts of machines
-
-
-def test_versions_must_be_the_same() -> None:
-    run = machine_facts()
-    assert list(incompatibilities(run, run)) == []
-    assert list(incompatibilities(run, {**run, "torch": "", "python": "2.7"})) == [
-        f"it has python 2.7, and the run has {run['python']}",
-        f"it has no torch, and the run has {run['torch']}",
-    ]
-
-
-def test_machines_that_differ_cause_a_warning_and_equal_ones_do_not() -> None:
-    run = machine_facts()
-    assert list(host_warnings("a", run, run)) == []
-    [line] = host_warnings("a", run, {**run, "torch_build": "2.13.0+cu131"})
-    assert line.startswith("host 'a' has another build of torch (2.13.0+cu131; the run has ")
-    host = {**run, "choices": "MKL_CBWR=AVX2"}
-    [line] = host_warnings("a", {**run, "choices": ""}, host)
-    assert "choice of instructions in its environment (MKL_CBWR=AVX2; the run has none)" in line
-
-
-def test_facts_do_not_load_torch() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys; from flowrl.cluster.compatibility import machine_facts; f = machine_facts(); "
-        "assert f['torch_build'].startswith(f['torch']); print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+        ControlSocket(Rendezvous(control.address))

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from flowrl.cluster.join_file import JoinInfo, RunIdentity, parse_join_text
-from flowrl.cluster.joined_hosts import HostError
+from flowrl.cluster.joined_host import HostError
 from flowrl.cluster.kubernetes.api_server import ApiServer
 from flowrl.cluster.kubernetes.kubeconfig import find_access
 from flowrl.cluster.kubernetes.manifests import RUN_LABEL, job_manifest, secret_manifest

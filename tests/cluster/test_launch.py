@@ -15,7 +15,7 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.cluster.join_file import JOIN_FILE, parse_join_text
-from flowrl.cluster.joined_hosts import HostError
+from flowrl.cluster.joined_host import HostError
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_data

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ class Disturber(Watcher):
 def do_not_wait(run: Run) -> None:
     """Let the run wait for another host for a second only."""
     assert run.sites.hosts is not None
-    run.sites.hosts.rendezvous = replace(run.sites.hosts.rendezvous, within_s=1)
+    run.sites.hosts.arrival.within_s = 1.0
 
 
 def run_disturbed(case: LauncherCase, watcher: Watcher, **settings: Any) -> RunResult:

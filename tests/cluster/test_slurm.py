@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.cluster.joined_hosts import HostError
+from flowrl.cluster.joined_host import HostError
 from flowrl.core.errors import FlowError
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run

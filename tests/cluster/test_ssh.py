@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.cluster.joined_hosts import HostError
+from flowrl.cluster.joined_host import HostError
 from flowrl.cluster.launchers.own_wheel import needed_packages
 from flowrl.graph.model import Limits
 from flowrl.runs.run import Run

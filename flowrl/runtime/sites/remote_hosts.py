@@ -1,4 +1,4 @@
-"""What a run needs of its hosts, which start some of its sites. `flowrl.cluster.joined_hosts` has it."""
+"""What a run needs of its hosts, which start some of its sites. `flowrl.cluster.site_hosts` has it."""
 
 from __future__ import annotations
 
