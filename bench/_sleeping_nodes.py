@@ -9,7 +9,8 @@ import numpy as np
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.node import Node
 from flowrl.core.ports import In, Out, StateIn, StateOut
 from flowrl.core.state import State
 

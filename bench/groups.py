@@ -26,7 +26,8 @@ from torch import Tensor, nn
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.node import Node
 from flowrl.core.ports import Out, StateIn
 from flowrl.core.state import State
 

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from flowrl.core.config import Config, Part, named_parts, param, part, parts
     from flowrl.core.context import Context
     from flowrl.core.errors import FlowError, GraphError, NodeError, RunError, UsageError
-    from flowrl.core.functions import as_node
-    from flowrl.core.node import (
+    from flowrl.core.facts import (
         Facts,
         MissingPackageError,
         NetworkFacts,
-        Node,
         Surroundings,
         UnsoundError,
     )
+    from flowrl.core.functions import as_node
+    from flowrl.core.node import Node
     from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
     from flowrl.core.records import MetricsRecord, Record
     from flowrl.core.state import State
@@ -56,9 +56,10 @@ _MODULE_OF = {
     ),
     "as_node": "core.functions",
     **dict.fromkeys(
-        ("Facts", "MissingPackageError", "NetworkFacts", "Node", "Surroundings", "UnsoundError"),
-        "core.node",
+        ("Facts", "MissingPackageError", "NetworkFacts", "Surroundings", "UnsoundError"),
+        "core.facts",
     ),
+    "Node": "core.node",
     **dict.fromkeys(("In", "Link", "Out", "Service", "StateIn", "StateOut"), "core.ports"),
     "MetricsTable": "runs.metrics_table",
     "RecordSource": "runtime.records",

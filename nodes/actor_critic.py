@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.acting import ActingStep, draw, most_likely
 from flowrl.nodes.advantages import (
     ADVANTAGE,

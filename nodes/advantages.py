@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.devices import CPU
 from flowrl.nodes.models.model import InferenceModel

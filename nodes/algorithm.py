@@ -31,7 +31,7 @@ from pydantic import model_validator
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, field_extras, param, part, parts
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes.acting import (
     SCORE_HEADS,

@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.core.batch import Column, Schema
 from flowrl.core.config import PartSpec
 from flowrl.core.errors import shortened_repr
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.observations import NestedColumns, ObsColumns, obs_columns_in
 from flowrl.nodes.policy import Policy
 

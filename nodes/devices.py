@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.core.batch import Array
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.lazy import tensor, torch
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.acting import ActingStep, add_noise, draw, greedy, tanh_action
 from flowrl.nodes.agent_rewards import AgentRewards
 from flowrl.nodes.distributions import Categorical

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import FreeHead, Heads, LinearHead
 from flowrl.nodes.models.sampling import (

@@ -11,7 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.acting import Columns, NetworkActMode
 from flowrl.nodes.distributions import uniform_allowed_choices, uniform_choices
 from flowrl.nodes.models.features import ACTION_MASK

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.ports import StateIn
 from flowrl.core.state import State
 from flowrl.nodes.configured_policies import made_policy, named_policy

@@ -11,7 +11,7 @@ from typing import Any
 
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.ports import In
 from flowrl.nodes.recent_rows import RecentRows
 from flowrl.nodes.reward_model import LearnedRewardModel, RewardModel

@@ -16,7 +16,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Bound, Column, Schema
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.acting import ActingStep, NetworkActMode
 from flowrl.nodes.algorithm import Algorithm, Net

@@ -15,7 +15,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import PartSpec, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.origin import (
     COLLECTOR_COLUMN,
     ENV_COLUMN,

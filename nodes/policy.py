@@ -23,7 +23,7 @@ import numpy as np
 from flowrl.core.attribute_state import names_of_generators
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config, Part
-from flowrl.core.node import NetworkFacts, UnsoundError
+from flowrl.core.facts import NetworkFacts, UnsoundError
 from flowrl.core.saved_state import UnsavableStateError
 from flowrl.core.state import Count, State
 from flowrl.nodes.devices import CPU

@@ -33,7 +33,8 @@ from flowrl.core.attribute_state import load_attributes, state_of_attributes
 from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
 from flowrl.nodes.advantages import refuse_estimates
 from flowrl.nodes.algorithm import Net, check_models

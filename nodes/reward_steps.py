@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Column, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.acting import ActionBox
 from flowrl.nodes.distributions import action_bounds
 from flowrl.nodes.observations import SEPARATOR, ObsColumns, obs_columns_in

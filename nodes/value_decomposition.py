@@ -13,7 +13,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import param, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, epsilon_greedy, greedy
 from flowrl.nodes.actor_critic import begins_of

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 from flowrl.api import FlowGraph, load
 from flowrl.cli.main import make_parser
 from flowrl.core.batch import Column
-from flowrl.core.node import Facts, Surroundings
+from flowrl.core.facts import Facts, Surroundings
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.evaluators.evaluator import Evaluator
 from flowrl.nodes.learners.learner import Learner

@@ -24,7 +24,7 @@ from flowrl.checks.unread_columns import unread_column_problems
 from flowrl.checks.warmup import limit_within_warmup, plan_warmup, uncounted_limit
 from flowrl.checks.weights import weights_problems
 from flowrl.core.errors import GraphError, Problem, UsageError
-from flowrl.core.node import Facts
+from flowrl.core.facts import Facts
 from flowrl.core.ports import Out
 from flowrl.core.project_modules import importable_modules
 from flowrl.graph.loading import LoadedGraph

@@ -10,7 +10,7 @@ from flowrl.checks.descriptions import NodeDescriber, NodeDescriptions, columns_
 from flowrl.checks.serial_program import SerialProgram, WarmUpSchedule
 from flowrl.core.batch import Column, Schema
 from flowrl.core.errors import Problem, spelling_hint
-from flowrl.core.node import Facts
+from flowrl.core.facts import Facts
 from flowrl.graph.model import Edge, Graph, PortRef
 from flowrl.graph.yaml_writer import flow_text
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flowrl.core.config import Config, PartSpec, field_extras
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts, MissingPackageError, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, MissingPackageError, Surroundings, UnsoundError
 from flowrl.graph.model import NodeSpec
 from flowrl.graph.yaml_text import SourceLocation
 from flowrl.machine.forked_call import ForkEndedError, NoForkResultError, call_in_fork

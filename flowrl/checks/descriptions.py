@@ -11,7 +11,7 @@ from flowrl.checks.ordering import find_cycle, is_feedback, topological_order
 from flowrl.core.batch import Schema
 from flowrl.core.config import Config
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts, Surroundings
+from flowrl.core.facts import Facts, Surroundings
 from flowrl.core.ports import In, Link
 from flowrl.graph.model import Edge, Graph, PortRef, client_roles
 from flowrl.graph.yaml_text import SourceLocation

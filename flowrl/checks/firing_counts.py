@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from flowrl.checks.lossy_edges import may_lack_tokens, may_lack_tokens_anywhere
 from flowrl.checks.serial_program import PacedSchedule, Schedule, SerialProgram
-from flowrl.core.node import Facts
+from flowrl.core.facts import Facts
 from flowrl.graph.model import Edge, Graph
 
 

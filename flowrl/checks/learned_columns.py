@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flowrl.core.batch import Schema
-from flowrl.core.node import Facts
+from flowrl.core.facts import Facts
 from flowrl.graph.model import Edge, Graph, PortRef
 
 LearnedColumns = dict[PortRef, frozenset[str]]  # of stream outputs

@@ -8,7 +8,7 @@ from flowrl.checks.row_order import sources_of_first_input
 from flowrl.checks.serial_program import SerialProgram
 from flowrl.checks.staleness import states_upstream
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts
+from flowrl.core.facts import Facts
 from flowrl.graph.model import Edge, Graph, PortRef
 
 

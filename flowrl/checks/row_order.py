@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from flowrl.checks.ordering import is_feedback
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts
+from flowrl.core.facts import Facts
 from flowrl.core.ports import In
 from flowrl.graph.model import Edge, Graph, PortRef
 from flowrl.graph.yaml_text import SourceLocation

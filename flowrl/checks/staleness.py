@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts
+from flowrl.core.facts import Facts
 from flowrl.graph.model import Edge, Graph
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from flowrl.core.errors import Problem, spelling_hint
-from flowrl.core.node import Facts
+from flowrl.core.facts import Facts
 from flowrl.core.ports import StateOut
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
 

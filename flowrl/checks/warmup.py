@@ -8,7 +8,7 @@ from flowrl.checks.firing_counts import known_env_steps
 from flowrl.checks.ordering import dependency_graph, is_feedback
 from flowrl.checks.serial_program import Schedule, SerialProgram, WarmUpSchedule, make_schedule
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts
+from flowrl.core.facts import Facts
 from flowrl.core.ports import In
 from flowrl.graph.model import Edge, Graph, Phase, PortRef
 

@@ -13,7 +13,7 @@ from flowrl.checks.descriptions import NodeDescriber
 from flowrl.core.batch import Column, Schema
 from flowrl.core.config import PartSpec
 from flowrl.core.errors import Problem
-from flowrl.core.node import Facts, NetworkFacts
+from flowrl.core.facts import Facts, NetworkFacts
 from flowrl.core.written_config import differing_values, flattened
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
 from flowrl.graph.yaml_writer import flow_text

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 from flowrl.core.errors import Problems, shortened_repr, spelling_hint
-from flowrl.core.node import Node, UnsoundError
+from flowrl.core.facts import UnsoundError
+from flowrl.core.node import Node
 from flowrl.core.ports import In, StateIn
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.keywords import FAILURES, NODE_KEYS, REPLICA_RANGE, TORCH_THREADS

@@ -14,7 +14,7 @@ from typing import Any
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.checkpoint import SUFFIX
 from flowrl.core.errors import NodeError, RunError, UsageError
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.project_modules import importable_modules
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph

@@ -12,7 +12,7 @@ from math import inf
 
 from flowrl.core.array_pieces import COPY_AHEAD_BYTES, REST_BYTES, LiveArray, piece_bounds
 from flowrl.core.errors import NodeError
-from flowrl.core.node import Facts
+from flowrl.core.facts import Facts
 from flowrl.runtime.instances import Instances
 from flowrl.runtime.snapshot import live_state, node_key
 from flowrl.runtime.stored_pieces import (

@@ -11,7 +11,8 @@ from flowrl.checks.ordering import exclusive_services, services_before_clients
 from flowrl.checks.service_paths import ServicePath, service_paths
 from flowrl.core.context import Context, ServiceExample, instance_key
 from flowrl.core.errors import LOADING_STATE, FlowError, NodeError
-from flowrl.core.node import Facts, Node
+from flowrl.core.facts import Facts
+from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Service
 from flowrl.core.replica_group import ReplicaGroup
 from flowrl.core.reseeding import Reseeding

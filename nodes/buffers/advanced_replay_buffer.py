@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.demonstrations import demo_bytes, joined_with_demos, required_columns
 from flowrl.nodes.buffers.pacing import check_pacing

@@ -11,7 +11,7 @@ from flowrl.core.batch import Array, Batch, Schema, row_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.nodes.nstep import NstepRule, with_summed_rewards
 from flowrl.nodes.origin import ORIGIN_SCHEMA
 

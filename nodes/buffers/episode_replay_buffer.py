@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param, parts
-from flowrl.core.node import Facts, Surroundings
+from flowrl.core.facts import Facts, Surroundings
 from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.episodes.segments import segment_bounds
 from flowrl.nodes.buffers.pacing import check_uniform_pacing

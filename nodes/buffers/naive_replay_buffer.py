@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flowrl.core.batch import Array, Batch, Column, Rows, as_batch
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Surroundings
+from flowrl.core.facts import Facts, Surroundings
 from flowrl.nodes.buffers.counters import summary_metrics
 from flowrl.nodes.buffers.demonstrations import (
     Demonstrations,

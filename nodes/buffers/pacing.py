@@ -8,7 +8,7 @@ from typing import Any
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.nodes.buffers.counters import Counters
 
 DEFAULT_BAND_BATCHES = 32

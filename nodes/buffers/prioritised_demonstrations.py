@@ -10,7 +10,7 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import param
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.nodes.buffers.demonstrations import Demonstrations, DemosConfig, check_demos
 from flowrl.nodes.buffers.episodes.sequences import SequenceCutter
 from flowrl.nodes.buffers.sampling.prioritised_ring import SAMPLERS, PrioritisedRing

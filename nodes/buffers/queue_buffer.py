@@ -11,7 +11,8 @@ import numpy as np
 
 from flowrl.core.batch import Batch, Rows, as_batch, row_bytes
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
 from flowrl.core.row_order import with_marked_end
 from flowrl.nodes.buffers.counters import Counters

@@ -7,7 +7,8 @@ from typing import Any
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Node
 from flowrl.core.ports import ANY, In, Out
 from flowrl.core.row_order import with_marked_end
 

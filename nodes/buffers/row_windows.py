@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Schema
-from flowrl.core.node import Surroundings
+from flowrl.core.facts import Surroundings
 from flowrl.nodes.buffers.episodes.segments import recovered_columns
 from flowrl.nodes.buffers.storage.plan import input_schema
 from flowrl.nodes.buffers.storage.ring import Ring

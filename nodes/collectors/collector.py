@@ -10,7 +10,8 @@ from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, param, part
 from flowrl.core.errors import shortened_repr
-from flowrl.core.node import Node, Role, Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
+from flowrl.core.node import Node, Role
 from flowrl.core.ports import Link, Out, StateIn
 from flowrl.core.state import Count, State
 from flowrl.nodes.collectors.actor import Actor

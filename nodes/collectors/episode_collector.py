@@ -8,7 +8,7 @@ import numpy as np
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.collector import Collector, requested_count
 from flowrl.nodes.collectors.episodes import (

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import named_parts, param
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Node
 from flowrl.core.ports import Link, Out
 from flowrl.core.state import State
 from flowrl.nodes.collectors.collector import requested_count

@@ -17,7 +17,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column
 from flowrl.core.errors import shortened_repr
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.agent_rows import AgentRows, as_agent_rows
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import COLUMNS, Steps

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.config import named_parts, param, parts
-from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.ports import Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowrl.core.batch import Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.match_mode import Player
 from flowrl.nodes.configured_policies import named_policy, policy_for

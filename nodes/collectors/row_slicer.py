@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Batch, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.collectors.actor import CollectedSteps
 from flowrl.nodes.collectors.transitions import transitions
 from flowrl.nodes.observations import ObsColumns, flatten_columns

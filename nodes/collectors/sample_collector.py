@@ -10,7 +10,7 @@ from pydantic import field_validator
 
 from flowrl.core.batch import Batch, Schema
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps
 from flowrl.nodes.collectors.collector import Collector, requested_count

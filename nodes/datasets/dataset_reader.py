@@ -9,7 +9,8 @@ from typing import Any
 from flowrl.core.batch import Batch, Column, Schema, row_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Node
 from flowrl.core.ports import Out
 from flowrl.core.row_order import LAST, with_marked_end
 from flowrl.nodes.datasets.formats import format_of

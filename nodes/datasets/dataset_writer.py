@@ -11,7 +11,8 @@ from typing import Any
 from flowrl.core.batch import Batch, row_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.node import Node
 from flowrl.core.ports import In
 from flowrl.nodes.datasets.formats import format_of
 from flowrl.nodes.datasets.metadata import metadata_of

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Batch, Schema
-from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.core.facts import MissingPackageError, UnsoundError
 from flowrl.nodes.datasets.metadata import ARRAY_NAME, NO_METADATA, DatasetMetadata, decode_metadata
 from flowrl.nodes.datasets.table_files import HINT, replaced_file, reported_problems, table_schema
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import PartSpec
+from flowrl.core.facts import UnsoundError
 from flowrl.core.json_text import parse_object
-from flowrl.core.node import UnsoundError
 from flowrl.core.plain_data import DataCodec
 from flowrl.nodes.nstep import rewards_summed
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Schema
-from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.core.facts import MissingPackageError, UnsoundError
 from flowrl.nodes.buffers.episodes.segments import segment_bounds
 from flowrl.nodes.datasets.metadata import NO_METADATA, DatasetMetadata
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.output_checks import MAX_REWARD
 
 HINT = "correct the file, or write `env: null` at this node if its rows are not of the graph's env"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowrl.core.batch import Column, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.datasets.metadata import DatasetMetadata
 
 HINT = "an npz_writer node writes such files"

@@ -26,9 +26,9 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.errors import UsageError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.import_paths import import_object
 from flowrl.core.json_text import parse_object
-from flowrl.core.node import UnsoundError
 from flowrl.core.plain_data import DataCodec
 from flowrl.core.project_modules import importable_modules
 from flowrl.nodes.env_managers.env_error import PROCESS_SUBJECT, describe_exit

@@ -11,7 +11,8 @@ from pydantic import model_validator
 from flowrl.core.batch import Array
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.node import Node
 from flowrl.core.ports import Service
 from flowrl.core.reseeding import Reseeding
 from flowrl.nodes.env_managers.crash_files import CrashFile

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.env_managers.action_log import EpisodeActions
 from flowrl.nodes.env_managers.env_error import ENV_EXCEPTIONS
 from flowrl.nodes.env_managers.env_history import EnvHistory

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import Load, UnsoundError
+from flowrl.core.facts import UnsoundError
+from flowrl.core.node import Load
 from flowrl.nodes.env_managers.action_log import ActionLog
 from flowrl.nodes.env_managers.env_error import ENV_EXCEPTIONS, EnvCloseError, describe_failure
 from flowrl.nodes.env_managers.env_history import (

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.machine.cores import usable_cores
 from flowrl.nodes.env_managers.worker_env_manager import WorkerEnvManager
 from flowrl.nodes.env_managers.workers.adaptive_wait import MAX_SPIN_S

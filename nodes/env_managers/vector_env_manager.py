@@ -11,7 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array, Column
 from flowrl.core.config import param
 from flowrl.core.errors import spelling_hint
-from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.nodes.env_managers.env_manager import EnvManager, config_for_clients
 from flowrl.nodes.envs.entry_points import import_package
 from flowrl.nodes.envs.gymnasium import Gymnasium

@@ -15,7 +15,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Surroundings
+from flowrl.core.facts import Facts, Surroundings
 from flowrl.machine.cores import usable_cores
 from flowrl.nodes.env_managers.env_error import EnvCloseError
 from flowrl.nodes.env_managers.env_history import decode_histories, encode_histories

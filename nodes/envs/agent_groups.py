@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, field_validator, model_validator
 
 from flowrl.core.config import Config, param
 from flowrl.core.errors import shortened_repr
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 
 Groups = Mapping[str, Sequence[str]]  # the agents of each group, by its name
 

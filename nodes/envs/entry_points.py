@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowrl.core.errors import closest_word
+from flowrl.core.facts import MissingPackageError, UnsoundError
 from flowrl.core.import_paths import (
     STANDARD_LIBRARY_HINT,
     StandardLibraryError,
@@ -14,7 +15,6 @@ from flowrl.core.import_paths import (
     refuse_standard_library,
     without_arguments,
 )
-from flowrl.core.node import MissingPackageError, UnsoundError
 
 METHODS = ("reset", "step")  # of the class of any env or wrapper
 INTERFACE = ("observation_space", "action_space", *METHODS, "close")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.agent_columns import GroupColumns, part_dtype
 from flowrl.nodes.envs.agent_groups import Groups
 from flowrl.nodes.envs.agent_records import RecordWriter

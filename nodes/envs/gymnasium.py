@@ -11,7 +11,7 @@ from pydantic import field_validator
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, parts
-from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.core.facts import MissingPackageError, UnsoundError
 from flowrl.nodes.envs.entry_points import (
     import_entry_point,
     import_package,

@@ -18,7 +18,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.errors import shortened_repr, spelling_hint
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.output_checks import NUMERIC_KINDS, InvalidOutputError
 from flowrl.nodes.envs.spec import EnvSpec, env_part, failures_as_unsound, probe_env
 

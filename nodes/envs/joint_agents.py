@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 from flowrl.core.batch import Array
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.output_checks import check_ends
 from flowrl.nodes.envs.parallel_api import common_space, while_no_other_is_made
 from flowrl.nodes.models.features import ACTION_MASK

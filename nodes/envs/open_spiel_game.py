@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from flowrl.core.batch import Array
 from flowrl.core.errors import spelling_hint
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.entry_points import import_package
 from flowrl.nodes.envs.turn_based import Turn
 from flowrl.nodes.models.features import ACTION_MASK

@@ -9,7 +9,7 @@ from pydantic import model_validator
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.agent_columns import AgentColumns, GroupColumns
 from flowrl.nodes.envs.agent_groups import AgentGroups, Agents, Groups, Team, group_agents
 from flowrl.nodes.envs.entry_points import import_entry_point

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.entry_points import require_interface
 from flowrl.nodes.envs.parallel_api import while_no_other_is_made
 from flowrl.nodes.envs.turn_based import Turn

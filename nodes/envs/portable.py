@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.config import Config, Part, PartSpec
+from flowrl.core.facts import UnsoundError
 from flowrl.core.import_paths import import_any_object
-from flowrl.core.node import UnsoundError
 
 PART, SPEC, TUPLE, ARRAY = "$part", "$spec", "$tuple", "$array"  # keys that no config has
 OBJECT, PARTIAL, NAMED_TUPLE, CONFIG = "$object", "$partial", "$named_tuple", "$config"

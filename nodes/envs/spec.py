@@ -13,7 +13,7 @@ import numpy as np
 from flowrl.core.batch import Column, Schema
 from flowrl.core.config import PartSpec
 from flowrl.core.errors import shortened_repr
-from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.core.facts import MissingPackageError, UnsoundError
 from flowrl.machine.user_calls import noted_call
 from flowrl.nodes.observations import SEPARATOR, NestedColumns, ObsColumns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.agent_groups import AgentGroups, Team, group_agents
 from flowrl.nodes.envs.joint_agents import JointAgents
 

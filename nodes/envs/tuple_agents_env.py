@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium.spaces import Tuple
 
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 
 
 class TupleAgentsEnv:

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 
 from flowrl.core.config import PartSpec
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.wrappers.wrapper import Wrappers
 
 

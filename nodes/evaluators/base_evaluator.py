@@ -10,7 +10,8 @@ from typing import Any
 
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Load, Node, UnsoundError
+from flowrl.core.facts import UnsoundError
+from flowrl.core.node import Load, Node
 from flowrl.core.ports import Link, StateOut
 from flowrl.core.state import State
 from flowrl.nodes.devices import device_param

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import part
-from flowrl.core.node import Facts, Surroundings
+from flowrl.core.facts import Facts, Surroundings
 from flowrl.core.ports import Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps

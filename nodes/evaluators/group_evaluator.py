@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.core.config import named_parts, param
-from flowrl.core.node import Facts, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.collector import requested_count
 from flowrl.nodes.collectors.grouped_envs import GroupedEnvs

@@ -9,7 +9,8 @@ import numpy as np
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Role, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Role
 from flowrl.core.state import State
 from flowrl.nodes.collectors.match_collector import MatchCollector, MatchConfig
 from flowrl.nodes.collectors.match_players import PlayerPolicies

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.spec import EnvSpec, env_part
 from flowrl.nodes.envs.steps import Episode, Steps

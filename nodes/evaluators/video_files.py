@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 
 FFMPEG_EXIT_TIMEOUT_S = 120.0  # counted from the last frame
 GIF_COLOURS = 64

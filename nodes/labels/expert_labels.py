@@ -10,7 +10,8 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
 from flowrl.nodes.acting import SCORES
 from flowrl.nodes.configured_policies import policy_for

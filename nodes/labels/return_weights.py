@@ -9,7 +9,8 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
 from flowrl.nodes.buffers.episodes.segments import segment_bounds
 

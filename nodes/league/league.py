@@ -15,7 +15,8 @@ from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.errors import shortened_repr
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Node
 from flowrl.core.ports import In, StateIn, StateOut
 from flowrl.core.state import State
 from flowrl.nodes.league.history import PlayerHistory, loaded_weights, saved_weights

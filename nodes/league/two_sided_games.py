@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.context import Context
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import Actor
 from flowrl.nodes.collectors.episodes import episode_quotas

@@ -12,7 +12,8 @@ from flowrl.core.batch import Batch, Rows, Schema, as_batch
 from flowrl.core.checkpoint import checkpoint_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import PartSpec, param, part, parts
-from flowrl.core.node import Facts, Load, Node, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.node import Load, Node
 from flowrl.core.ports import In, Out, StateIn, StateOut
 from flowrl.core.saved_state import SavedState, check_names
 from flowrl.core.state import Clock, Count, State

@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.core.batch import Array
 from flowrl.core.checkpoint import read_all_acting, read_all_wholes, read_whole
 from flowrl.core.errors import RunError, spelling_hint
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.policy import Policy
 
 CHECKPOINT_HINT = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.models.features import ACTION_MASK
 from flowrl.nodes.observations import NestedColumns, ObsColumns
 

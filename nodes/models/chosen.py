@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowrl.core.config import param, parts
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.configured_parts import configured_parts
 from flowrl.nodes.models.cnn import Cnn
 from flowrl.nodes.models.features import (

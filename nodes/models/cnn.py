@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import PositiveInt
 
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.models.features import MAX_COLOURS, Layout, image_shapes
 from flowrl.nodes.models.layers import Activation, ConvLayer, Initialisation, Layer
 from flowrl.nodes.models.mlp import Mlp

@@ -15,7 +15,7 @@ import numpy as np
 from flowrl.core.batch import Array
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 
 if TYPE_CHECKING:
     from torch import nn

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.models.features import feature_leaves, looks_like_image
 from flowrl.nodes.models.layers import Activation, BatchNormLayer, DenseLayer, Layer
 from flowrl.nodes.models.model import LayeredModel

@@ -16,13 +16,13 @@ from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
 from flowrl.core.errors import shortened_repr
+from flowrl.core.facts import UnsoundError
 from flowrl.core.import_paths import (
     STANDARD_LIBRARY_HINT,
     StandardLibraryError,
     import_object,
     refuse_standard_library,
 )
-from flowrl.core.node import UnsoundError
 from flowrl.core.written_config import written_params
 from flowrl.nodes.devices import CPU, to_device, to_numpy
 from flowrl.nodes.lazy import torch

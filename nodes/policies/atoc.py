@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 
 from flowrl.core.batch import Array, Column
 from flowrl.core.config import param, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.agent_rewards import AgentRewardsLearnMode
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.central_critic import DEFAULT_MODEL

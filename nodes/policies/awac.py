@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.advantage_weighted import AdvantageWeighted, AdvantageWeightedLearnMode
 from flowrl.nodes.distributions import MultiCategorical
 from flowrl.nodes.lazy import torch

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, expected_values
 from flowrl.nodes.lazy import torch

@@ -6,7 +6,7 @@ from typing import Any
 
 from flowrl.core.batch import Array
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.losses import chosen
 from flowrl.nodes.models.collaborative import EXCESS, CollaborativeModel

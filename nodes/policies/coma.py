@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import param, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.acting import ActingStep, Columns, NetworkActMode, greedy
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.central_critic import DEFAULT_MODEL

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes import losses
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import LinearHead

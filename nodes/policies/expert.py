@@ -11,7 +11,7 @@ from flowrl.core.checkpoint import read_all_acting
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
 from flowrl.core.errors import RunError
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.configured_policies import policy_for
 from flowrl.nodes.policy import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.core.batch import Array
 from flowrl.core.config import param, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes import losses
 from flowrl.nodes.acting import ActingStep, Columns, NetworkActMode, exportable
 from flowrl.nodes.algorithm import Net

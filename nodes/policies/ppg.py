@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch
 from flowrl.core.config import param, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.lazy import torch

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.core.batch import Column
 from flowrl.core.config import param, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes import losses
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.numpy_model import MEMORY

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.distributions import (
     action_bounds,

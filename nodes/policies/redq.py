@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.network_learn_mode import LearnBatch
 from flowrl.nodes.policies.sac import Sac

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowrl.core.config import param, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.algorithm import Net
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.losses import chosen

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from flowrl.core.batch import Array, Batch
 from flowrl.core.config import param, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.ports import StateIn
 from flowrl.core.state import State
 from flowrl.nodes import losses

@@ -10,8 +10,8 @@ from pydantic import model_validator
 
 from flowrl.core.batch import Array
 from flowrl.core.config import param
+from flowrl.core.facts import UnsoundError
 from flowrl.core.import_paths import import_object
-from flowrl.core.node import UnsoundError
 from flowrl.nodes.reward_model import RewardModel
 from flowrl.nodes.reward_steps import StepBatch, StepColumns
 

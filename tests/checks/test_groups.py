@@ -6,7 +6,8 @@ from typing import Any
 
 from flowrl.checks.check import check
 from flowrl.core.batch import Batch
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
 from flowrl.graph.loading import load_data
 from tests.toys.toy_runs import toy_graph

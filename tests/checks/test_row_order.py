@@ -9,8 +9,9 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.core.batch import Batch
+from flowrl.core.facts import Facts, Surroundings
 from flowrl.core.functions import as_node
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
 from flowrl.graph.loading import load_data, load_graph
 

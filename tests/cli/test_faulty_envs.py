@@ -16,7 +16,7 @@ from flowrl.api import load
 from flowrl.checks import describe_call
 from flowrl.checks.describe_call import describe
 from flowrl.core.errors import UsageError
-from flowrl.core.node import Facts, Surroundings
+from flowrl.core.facts import Facts, Surroundings
 from flowrl.graph.loading import load_graph
 from tests.cli.conftest import ENV, process
 

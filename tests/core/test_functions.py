@@ -7,7 +7,7 @@ import pytest
 
 import flowrl
 from flowrl import Batch, Column
-from flowrl.core.node import Surroundings
+from flowrl.core.facts import Surroundings
 from flowrl.core.ports import In, Out
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager

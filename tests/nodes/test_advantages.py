@@ -9,7 +9,7 @@ import pytest
 
 from flowrl.checks.check import check
 from flowrl.core.batch import Batch
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.graph.loading import load_data
 from flowrl.nodes import (
     A2c,

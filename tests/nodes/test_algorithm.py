@@ -12,7 +12,7 @@ import torch
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.acting import add_noise, tanh_action
 from flowrl.nodes.algorithm import Algorithm, Net

@@ -11,7 +11,7 @@ import torch
 
 import flowrl
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes import Cnn, Dqn, Learner, Mlp, compute
 from flowrl.nodes.compute import Compute

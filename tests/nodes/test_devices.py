@@ -15,7 +15,7 @@ import torch
 
 import flowrl
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes import Cnn, Dqn, Learner, Mlp, devices
 from flowrl.nodes.compute import Compute

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.distributions import Categorical, DiagonalGaussian, distribution_of
 from tests.nodes.learn_modes import tensors
 

@@ -11,8 +11,8 @@ import pytest
 
 import flowrl
 from flowrl.core.batch import Column
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.import_paths import import_any_object
-from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count, State
 from flowrl.nodes.catalogue import CATALOGUE

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Batch
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes.compute import Compute
 from flowrl.nodes.groups import ThreadGroup

@@ -11,7 +11,7 @@ import pytest
 
 from flowrl.core.batch import Batch
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import MetricsRecord
 from flowrl.core.replica_group import ReplicaGroup
 from flowrl.core.row_order import split_rows

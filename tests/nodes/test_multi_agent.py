@@ -11,7 +11,7 @@ import torch
 from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.config import param, part
 from flowrl.core.errors import UsageError
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.acting import epsilon_greedy, greedy
 from flowrl.nodes.algorithm import Net

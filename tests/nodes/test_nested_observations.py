@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import flowrl
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import Surroundings
+from flowrl.core.facts import Surroundings
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.env_error import EnvError

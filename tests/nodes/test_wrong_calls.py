@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
 import flowrl.nodes
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes import (
     AdvancedReplayBuffer,
     Dqn,

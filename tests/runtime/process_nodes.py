@@ -7,7 +7,8 @@ from typing import Any
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.node import Node
 from flowrl.core.ports import In
 
 

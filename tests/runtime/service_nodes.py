@@ -9,7 +9,8 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Service
 from flowrl.core.state import State
 from tests.toys.toy_nodes import TABLE, Evaluator, table

@@ -9,7 +9,8 @@ import pytest
 from flowrl.checks.check import check
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
 from flowrl.graph.loading import load_data
 from tests.sites.run_comparison import compare_placements

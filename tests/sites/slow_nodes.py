@@ -8,7 +8,8 @@ from typing import Any
 
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
-from flowrl.core.node import Facts, Load, Node, Surroundings
+from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.node import Load, Node
 from flowrl.core.ports import In, Link, Out, Service, StateIn
 from flowrl.core.state import State
 from tests.toys.toy_nodes import TABLE, table

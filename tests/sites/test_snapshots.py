@@ -12,7 +12,8 @@ from flowrl.checks.check import CheckedGraph, check
 from flowrl.core import array_pieces
 from flowrl.core.batch import Batch
 from flowrl.core.errors import NodeError
-from flowrl.core.node import Facts, Node, Surroundings
+from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.node import Node
 from flowrl.core.plain_data import DataCodec
 from flowrl.core.ports import In
 from flowrl.core.saved_state import SavedState

@@ -9,8 +9,9 @@ from pydantic import model_validator
 from flowrl.core.batch import Batch, Column, row_bytes
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param, part
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.functions import as_node
-from flowrl.core.node import Facts, Node, Surroundings, UnsoundError
+from flowrl.core.node import Node
 from flowrl.core.ports import ANY, AUTO, In, Link, Out, Service, StateIn, StateOut
 
 OBS = {"obs": Column("float32", (4,)), "action": Column("int64")}

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from flowrl.core.batch import Schema, row_bytes
 from flowrl.core.config import Config, param, part
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.sizes import BYTES_PATTERN
 from flowrl.nodes.buffers.storage.deduplication import FrameDeduplicator, observation_pairs
 from flowrl.nodes.buffers.storage.limits import max_rows

@@ -12,8 +12,8 @@ from pydantic import model_validator
 
 from flowrl.core.batch import Array, Schema
 from flowrl.core.config import param
+from flowrl.core.facts import UnsoundError
 from flowrl.core.import_paths import import_object
-from flowrl.core.node import UnsoundError
 from flowrl.nodes.buffers.transforms.transform import (
     DiscountingConfig,
     SampledRows,

@@ -13,7 +13,7 @@ import numpy as np
 from flowrl.core.batch import Array, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, part
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.buffers.episodes.segments import SegmentIndex, recovered_columns
 from flowrl.nodes.buffers.row_windows import RowWindows
 from flowrl.nodes.nstep import columns_of_end

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.wrappers.lazy_base import EnvWrapper
 from flowrl.nodes.envs.wrappers.wrapper import EpisodeRng, Wrapper
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.wrappers.lazy_base import EnvWrapper
 from flowrl.nodes.envs.wrappers.spaces import add_leaf_values, add_leaves, is_dict_space
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowrl.core.config import param
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.wrappers.spaces import LEAF_HELP, find_box, transform_observation
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Box, Dict

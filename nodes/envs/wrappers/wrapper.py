@@ -14,7 +14,7 @@ import numpy as np
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, PartSpec, param
 from flowrl.core.errors import shortened_repr
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.entry_points import import_entry_point
 from flowrl.nodes.envs.wrappers.lazy_base import EnvWrapper
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import Surroundings
+from flowrl.core.facts import Surroundings
 from flowrl.core.records import MetricsRecord
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 

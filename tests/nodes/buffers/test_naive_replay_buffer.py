@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import MetricsRecord
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer

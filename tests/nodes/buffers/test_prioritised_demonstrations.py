@@ -10,7 +10,7 @@ import pytest
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import MetricsRecord
 from flowrl.nodes.buffers.queue_buffer import QueueBuffer
 

@@ -12,7 +12,7 @@ import flowrl
 from flowrl.core.batch import Batch
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import MetricsRecord
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.joined_managers import join_specs

@@ -10,7 +10,7 @@ import pytest
 
 from flowrl.core.batch import Batch
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import MetricsRecord
 from flowrl.core.reseeding import Reseeding
 from flowrl.nodes.collectors.group_collector import GroupCollector

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import flowrl
 from flowrl.core.batch import Column
 from flowrl.core.errors import FlowError, GraphError
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.joined_managers import JoinedManagers, join_managers, join_specs
 from flowrl.nodes.collectors.sample_collector import SampleCollector

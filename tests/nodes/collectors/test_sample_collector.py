@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import MetricsRecord
 from flowrl.core.state import State
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowrl.core.batch import Column
 from flowrl.core.config import PartSpec
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.storage.plan import make_deduplicator
 from flowrl.nodes.collectors.sample_collector import SampleCollector

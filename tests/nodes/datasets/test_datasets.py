@@ -13,7 +13,7 @@ import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import MetricsRecord
 from flowrl.graph.bundled import graphs_folder
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.errors import NodeError
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.datasets.dataset_reader import DatasetReader
 from flowrl.nodes.datasets.metadata import ARRAY_NAME
 from flowrl.nodes.datasets.npz import read, read_schema, write

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.core.node import Surroundings
+from flowrl.core.facts import Surroundings
 from flowrl.nodes.env_managers.env_error import EnvError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.nodes.env_managers.vector_env_manager import EnvPoolEnvManager, VectorEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.legacy_gym import LegacyGym

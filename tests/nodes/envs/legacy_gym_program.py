@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flowrl.api import load
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.env_managers.subprocess_env_managers import SyncSubprocessEnvManager
 from flowrl.nodes.envs.legacy_gym import LegacyGym

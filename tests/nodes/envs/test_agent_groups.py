@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.collectors.grouped_envs import GroupedEnvs
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.env_error import EnvError

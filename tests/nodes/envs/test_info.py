@@ -13,8 +13,8 @@ import pytest
 
 from flowrl.api import load
 from flowrl.core.batch import Batch, Column
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.functions import as_node
-from flowrl.core.node import Surroundings, UnsoundError
 from flowrl.core.records import CheckpointRecord, MetricsRecord, VerdictRecord
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.joined_managers import join_managers

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 from gymnasium.utils.env_checker import check_env
 
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.wrappers.episodes import TimeLimit

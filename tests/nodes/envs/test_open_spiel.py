@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.batch import Column
-from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.core.facts import MissingPackageError, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.match_collector import MatchCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.portable import from_portable, to_portable
 

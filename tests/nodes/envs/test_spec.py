@@ -7,7 +7,7 @@ import pytest
 from gymnasium import spaces
 
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.spec import env_columns, observation_columns, space_column
 from flowrl.nodes.observations import NestedColumns
 

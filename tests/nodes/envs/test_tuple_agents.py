@@ -10,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete, Tuple
 
 from flowrl.core.context import Context
-from flowrl.core.node import MissingPackageError, UnsoundError
+from flowrl.core.facts import MissingPackageError, UnsoundError
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.agent_rows import as_agent_rows
 from flowrl.nodes.envs.tuple_agents import TupleAgents

@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 from flowrl.core.batch import Column
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.nodes.catalogue import CATALOGUE
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.gymnasium import Gymnasium

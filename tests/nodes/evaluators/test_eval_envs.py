@@ -12,7 +12,7 @@ import pytest
 from flowrl.checks.check import check
 from flowrl.core.batch import Column
 from flowrl.core.context import Context, ServiceExample
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.records import IrregularityRecord, MetricsRecord
 from flowrl.graph.loading import load_data
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager

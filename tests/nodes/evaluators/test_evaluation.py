@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.core.config import PartSpec
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import CheckpointRecord, VerdictRecord
 from flowrl.core.statistics import confidence_interval, interquartile_mean
 from flowrl.nodes.envs.gymnasium import Gymnasium

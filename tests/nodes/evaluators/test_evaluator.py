@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings
+from flowrl.core.facts import Surroundings
 from flowrl.core.records import CheckpointRecord, MetricsRecord, VerdictRecord
 from flowrl.core.state import State
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager

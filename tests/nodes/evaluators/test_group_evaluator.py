@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.records import CheckpointRecord, MetricsRecord, VerdictRecord
 from flowrl.nodes.envs.agent_columns import env_spec
 from flowrl.nodes.evaluators.group_evaluator import GroupEvaluator

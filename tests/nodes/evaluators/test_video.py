@@ -15,7 +15,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from flowrl.core.config import PartSpec
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.gymnasium import Gymnasium
 from flowrl.nodes.envs.pettingzoo import PettingZoo
 from flowrl.nodes.envs.steps import Episode

@@ -11,7 +11,7 @@ import pytest
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.nodes.datasets import npz
 from flowrl.nodes.labels.return_weights import ReturnWeights
 

@@ -13,7 +13,7 @@ import pytest
 
 import flowrl
 from flowrl.core.batch import Batch
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import CheckpointRecord, LinesRecord
 from flowrl.core.state import State
 from flowrl.nodes.collectors.match_results import result_schema

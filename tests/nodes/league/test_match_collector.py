@@ -13,7 +13,7 @@ from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.match_collector import MatchCollector
 from flowrl.nodes.collectors.match_results import scores

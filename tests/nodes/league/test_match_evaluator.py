@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import flowrl
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import MetricsRecord
 from flowrl.nodes.evaluators.match_evaluator import MatchEvaluator
 from flowrl.runs.folder import read_jsonl

@@ -10,7 +10,7 @@ import pytest
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.match_collector import MatchCollector
 from flowrl.nodes.envs.pettingzoo import PettingZoo

@@ -14,7 +14,7 @@ import flowrl
 from flowrl.core.batch import Column
 from flowrl.core.checkpoint import checkpoint_bytes, read_acting, read_whole
 from flowrl.core.errors import RunError
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count
 from flowrl.graph.bundled import graphs_folder
 from flowrl.nodes.learners.hooks import AveragedWeights, GradientStatistics, NanGuard

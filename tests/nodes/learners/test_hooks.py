@@ -11,7 +11,7 @@ import pytest
 from flowrl.core.batch import Array, Batch
 from flowrl.core.checkpoint import read_acting
 from flowrl.core.config import param
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import CheckpointRecord, MetricsRecord
 from flowrl.core.saved_state import SavedState
 from flowrl.nodes.catalogue import CATALOGUE

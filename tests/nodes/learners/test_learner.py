@@ -10,7 +10,8 @@ import pytest
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
-from flowrl.core.node import Load, Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
+from flowrl.core.node import Load
 from flowrl.core.state import Clock, Count, State
 from flowrl.nodes.learners.learner import Learner
 from flowrl.nodes.policies.dqn import Dqn

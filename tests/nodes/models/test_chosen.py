@@ -10,7 +10,7 @@ import pytest
 
 import flowrl
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.models.chosen import Auto, Layers
 from flowrl.nodes.models.cnn import Cnn

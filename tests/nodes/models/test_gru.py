@@ -11,7 +11,7 @@ import torch
 
 import flowrl
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager

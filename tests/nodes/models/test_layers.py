@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.models.chosen import Layers
 from flowrl.nodes.models.heads import (
     DuelingHead,

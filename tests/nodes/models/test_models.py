@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.models.heads import DuelingHead, FreeHead, LinearHead, ScalarHead
 from flowrl.nodes.models.layers import NUMPY_ACTIVATIONS
 from flowrl.nodes.models.mlp import Mlp

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Array, Batch, Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes import losses
 from flowrl.nodes.exploring import RandomActions

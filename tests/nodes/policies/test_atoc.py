@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Array, Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.communication import choose_groups, lone_groups
 from flowrl.nodes.models.channel import INTEGRATED

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.exploring import RandomActions
 from flowrl.nodes.policies.coma import Coma, drawn_from

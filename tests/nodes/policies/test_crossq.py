@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.models.layers import BatchNormLayer
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.crossq import Crossq

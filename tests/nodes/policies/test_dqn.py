@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.configured_policies import policy_for
 from flowrl.nodes.models.mlp import Mlp

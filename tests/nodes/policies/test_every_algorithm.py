@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Array, Batch, Column, Schema
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count, State
 from flowrl.nodes import network_learn_mode

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Array, Batch, Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.saved_state import SavedState
 from flowrl.core.state import Count, State
 from flowrl.nodes.catalogue import CATALOGUE

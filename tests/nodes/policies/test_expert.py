@@ -10,7 +10,7 @@ import pytest
 
 import flowrl
 from flowrl.core.checkpoint import checkpoint_bytes
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.models.mlp import Mlp

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes import losses
 from flowrl.nodes.models.heads import midpoints

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.policies.maddpg import Maddpg
 from tests.nodes.learn_modes import learn_from
 from tests.nodes.policies.agent_episodes import AGENTS, DISCRETE, GAMMA, LIVES, OBS, REAL, episode

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes import losses
 from tests.nodes.policies.test_corrections import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Batch
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.models.mlp import Mlp
 from flowrl.nodes.policies.ppg import Ppg, StoredRows
 from tests.nodes.learn_modes import DISCRETE, OBS, learn_from, rows, same_bits, tensors

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.losses import clipped_policy_loss, clipped_value_loss
 from flowrl.nodes.models.mlp import Mlp

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import flowrl
 from flowrl.core.batch import Array, Batch, Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.losses import nstep_targets, rescale_value, restore_value
 from flowrl.nodes.models.recurrent import Gru, Lstm

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.policies.random import Random
 from tests.nodes.toy_policies import weights
 

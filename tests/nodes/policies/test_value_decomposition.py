@@ -11,7 +11,7 @@ import torch
 
 import flowrl
 from flowrl.core.batch import Array, Batch, Column
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count, State
 from flowrl.nodes.env_managers.serial_env_manager import SerialEnvManager
 from flowrl.nodes.envs.pettingzoo import PettingZoo

@@ -11,7 +11,7 @@ import numpy as np
 from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import PartSpec
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings
+from flowrl.core.facts import Surroundings
 from flowrl.core.state import State
 from flowrl.nodes.catalogue import types_in_folder
 from flowrl.nodes.imitation import ExpertRewardModel

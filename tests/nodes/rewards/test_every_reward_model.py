@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Batch, Column, Schema
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.records import MetricsRecord
 from flowrl.core.state import Clock, Count
 from flowrl.nodes.models.mlp import Mlp

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flowrl.core.batch import Array, Batch
-from flowrl.core.node import UnsoundError
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.rewards.shaping import Shaping
 from flowrl.nodes.rewards.trex import episodes_of
 from tests.nodes.rewards.reward_models import (

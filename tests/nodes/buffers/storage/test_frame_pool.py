@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings
+from flowrl.core.facts import Surroundings
 from flowrl.nodes.buffers.advanced_replay_buffer import AdvancedReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.storage.deduplication import FrameDeduplicator

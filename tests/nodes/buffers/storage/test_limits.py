@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowrl.core.batch import Column
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.machine import resource_limits
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.storage import limits

@@ -11,7 +11,7 @@ import pytest
 import flowrl
 from flowrl.core.batch import Batch, Column
 from flowrl.core.context import Context
-from flowrl.core.node import Surroundings, UnsoundError
+from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.nodes.buffers.episode_replay_buffer import EpisodeReplayBuffer
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.sequence_replay_buffer import SequenceReplayBuffer
