@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from flowrl.core.config import Config, param
 from flowrl.core.errors import shortened_repr, spelling_hint
+from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count
 
 UNITS = ("env_steps", "train_iters", "episodes")
@@ -33,9 +34,11 @@ class NumberSchedule(Config, title="schedule"):
     def _check_unit(self) -> NumberSchedule:
         given = [unit for unit in UNITS if getattr(self, unit) is not None]
         if len(given) != 1:
-            found = " and ".join(given) or "none of them"
-            hint = f" (`{given[0]}: null` removes that of an extended graph)" if given else ""
-            raise ValueError(f"a schedule needs one of {', '.join(UNITS)}; it has {found}{hint}")
+            what = f"a schedule needs one of {', '.join(UNITS)}"
+            if not given:
+                raise UnsoundError(what, "it has none of them")
+            hint = f"it has {' and '.join(given)} (`{given[0]}: null` removes that of an extended graph)"
+            raise UnsoundError(what, hint, given[0])
         return self
 
     def value(self, progress: Count) -> float:
@@ -72,25 +75,22 @@ class ResultSchedule(Config, title="schedule by results"):
         "linear", "lines between the points; or `steps`: the number of the last point reached"
     )
 
-    @model_validator(mode="before")
+    @field_validator("points", mode="before")
     @classmethod
-    def _read_pairs(cls, values: Any) -> Any:
-        points = values.get("points") if isinstance(values, Mapping) else None
+    def _read_pairs(cls, points: Any) -> Any:
         if not isinstance(points, list | tuple):
-            return values
-        is_pair = all(isinstance(point, list | tuple) and len(point) == 2 for point in points)
-        if not is_pair:
-            example = "[[0, 1.0], [200, 0.1]]"
-            raise ValueError(f"`points` is {shortened_repr(points)}; expected pairs, {example}")
-        return {**values, "points": [tuple(point) for point in points]}
+            return points
+        if not all(isinstance(point, list | tuple) and len(point) == 2 for point in points):
+            what = f"{shortened_repr(points)} is no list of pairs"
+            raise UnsoundError(what, "expected pairs, such as [[0, 1.0], [200, 0.1]]")
+        return [tuple(point) for point in points]
 
     @model_validator(mode="after")
     def _check_order(self) -> ResultSchedule:
         metrics = [metric for metric, _ in self.points]
         if sorted(set(metrics)) != metrics:
-            raise ValueError(
-                f"the points are at {', '.join(f'{m:g}' for m in metrics)} of {self.by}; write them in rising order"
-            )
+            what = f"the points are at {', '.join(f'{m:g}' for m in metrics)} of {self.by}"
+            raise UnsoundError(what, "write them in rising order", "points")
         return self
 
     def value(self, found: Mapping[str, float]) -> float:

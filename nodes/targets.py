@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param
 from flowrl.core.errors import shortened_repr
+from flowrl.core.facts import UnsoundError
 
 
 class Target(BaseConfig, title="target rule"):
@@ -23,9 +24,10 @@ class Target(BaseConfig, title="target rule"):
     @model_validator(mode="after")
     def _check_choice(self) -> Target:
         if (self.tau is None) == (self.every_iters is None):
-            raise ValueError(
-                "a target network is copied (`every_iters: 100`) or moved (`tau: 0.005`); give one of both "
-                "(`every_iters: null` removes that of an extended graph)"
+            raise UnsoundError(
+                "a target network is copied (`every_iters: 100`) or moved (`tau: 0.005`)",
+                "give one of both (`every_iters: null` removes that of an extended graph)",
+                "every_iters",
             )
         return self
 

@@ -120,7 +120,8 @@ class NetworkFacts:
 class UnsoundError(ValueError):
     """Raised by `describe`: this node cannot work with these parameters and neighbours.
 
-    `key` is the parameter that is wrong, as a path such as `env.id`.
+    Also raised by validators of a `Config`: these parameters do not fit together. `key` is the parameter that is wrong,
+    as a path such as `env.id`, where a graph file is reported.
     """
 
     def __init__(self, what: str, hint: str = "", key: str = "") -> None:

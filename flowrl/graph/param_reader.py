@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,12 @@ from flowrl.core.config import (
     params_without_effect,
 )
 from flowrl.core.errors import Problems, closest_word, shortened_repr, spelling_hint
+from flowrl.core.facts import UnsoundError
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.graph.tree import as_mapping, merge
 from flowrl.graph.yaml_text import YamlValue, item_of
 from flowrl.graph.yaml_writer import flow_text
 
-_NAME_FIRST = re.compile(r"Value error, `?(\w+)`? ")
 Shared = Mapping[str, YamlValue]  # sections at the top of the graph
 
 
@@ -265,14 +264,14 @@ class ParamReader:
             name = ".".join(map(str, error["loc"]))
             self.report(written, what, f"add '{name}: …'", key=True)
         else:
-            steps = error["loc"] or _first_name(error["msg"])
+            steps = (*error["loc"], *_refused_parameter(error))
             self.report(_innermost_value(written, steps), what, hint)
 
 
-def _first_name(message: str) -> list[str]:
-    """The parameter with which the message of a type's own validator begins: "`gain` has no effect …"."""
-    found = _NAME_FIRST.match(message)
-    return [found[1]] if found else []
+def _refused_parameter(error: Any) -> list[str]:
+    """The path of the parameter that a type's own validator names, from the config that has the validator."""
+    cause = error.get("ctx", {}).get("error")
+    return cause.key.split(".") if isinstance(cause, UnsoundError) else []
 
 
 def _innermost_value(item: YamlValue, steps: Iterable[Any]) -> YamlValue:

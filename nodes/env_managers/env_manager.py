@@ -11,7 +11,7 @@ from pydantic import model_validator
 from flowrl.core.batch import Array
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part
-from flowrl.core.facts import Facts, Surroundings
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.node import Node
 from flowrl.core.ports import Service
 from flowrl.core.reseeding import Reseeding
@@ -60,9 +60,8 @@ class EnvManager(Node):
                 return given
             functions = len(given["env"])
             if given.setdefault("count", functions) != functions:
-                raise ValueError(
-                    f"{functions} functions for {given['count']} envs; give one for each"
-                )
+                what = f"{functions} functions for {given['count']} envs"
+                raise UnsoundError(what, "give one for each", "count")
             return given
 
     @classmethod

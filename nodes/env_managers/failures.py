@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from flowrl.core.config import param
 from flowrl.core.context import Context
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.env_managers.env_manager import EnvManager
 
 MAX_RETRY_DELAY_S = 30.0
@@ -38,9 +39,8 @@ class FailureConfig(EnvManager.Config):
         fields = type(self).model_fields
         for name in ("retry_type", "retry_waiting_time_s"):
             if self.max_retry == 1 and getattr(self, name) != fields[name].default:
-                raise ValueError(
-                    f"`{name}` has no effect, because a failed env is not restarted; give `max_retry`, or leave it out"
-                )
+                what = f"`{name}` has no effect, because a failed env is not restarted"
+                raise UnsoundError(what, "give `max_retry`, or leave it out", name)
         return self
 
 

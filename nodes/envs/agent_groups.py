@@ -38,7 +38,7 @@ class Team(Config, title="names with settings"):
     def _check_shared(self) -> Any:
         if self.agents == "shared" and (self.state or self.reward is not None):
             word = "state" if self.state else "reward"
-            raise ValueError(f"`{word}` of a group is for `agents: joint`; leave it out")
+            raise UnsoundError(f"`{word}` of a group is for `agents: joint`", "leave it out", word)
         return self
 
 

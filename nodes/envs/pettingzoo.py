@@ -59,18 +59,19 @@ class PettingZoo(Gymnasium):
             if self.agents == "joint":
                 return self
             if self.state:
-                raise ValueError(
-                    "`state` is for `agents: joint`, where one policy learns for all agents; leave it out"
-                )
+                what = "`state` is for `agents: joint`, where one policy learns for all agents"
+                raise UnsoundError(what, "leave it out", "state")
             if self.reward is not None:
                 given = "shared" if self.agents == "shared" else "{groups: …}"
-                raise ValueError(
-                    f"`reward` is for `agents: joint`; with `agents: {given}` each agent gets its own "
-                    "reward: leave it out"
+                raise UnsoundError(
+                    "`reward` is for `agents: joint`",
+                    f"with `agents: {given}` each agent gets its own reward: leave it out",
+                    "reward",
                 )
             if isinstance(self.info, list) and self.info:
                 name = self.info[0]
-                raise ValueError(f"`info` of agents needs types; write `info: {{{name}: float32}}`")
+                hint = f"write `info: {{{name}: float32}}`"
+                raise UnsoundError("`info` of agents needs types", hint, "info")
             return self
 
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:

@@ -157,32 +157,42 @@ class League(Node):
         @model_validator(mode="after")
         def _check(self) -> Self:
             if not math.isclose(self.self_play + self.pfsp + self.verification, 1, abs_tol=1e-6):
-                raise ValueError(
+                raise UnsoundError(
                     f"the shares self_play {self.self_play:g}, pfsp {self.pfsp:g} and verification "
-                    f"{self.verification:g} of matches do not sum to 1; give all three"
+                    f"{self.verification:g} of matches do not sum to 1",
+                    "give all three",
+                    "self_play",
                 )
             names = [*self.players, *self.scripted]
             wrong = [name for name in names if not name.isidentifier()]
             if wrong:
-                raise ValueError(f"'{wrong[0]}' is no name of letters, digits and _")
+                key = "players" if wrong[0] in self.players else "scripted"
+                raise UnsoundError(f"'{wrong[0]}' is no name of letters, digits and _", "", key)
             if twice := [name for name in names if names.count(name) > 1]:
-                raise ValueError(f"two players have the name '{twice[0]}'; rename one")
+                raise UnsoundError(
+                    f"two players have the name '{twice[0]}'", "rename one", "scripted"
+                )
             for key in ("snapshot_every_iters", "snapshot_least_iters"):
                 given = getattr(self, key)
                 if isinstance(given, Mapping) and given.keys() != self.players.keys():
-                    raise ValueError(
+                    raise UnsoundError(
                         f"{key} has numbers for {', '.join(given) or 'nobody'}, and the players are "
-                        f"{', '.join(self.players)}; give one for each, or one number for all"
+                        f"{', '.join(self.players)}",
+                        "give one for each, or one number for all",
+                        key,
                     )
             if "main" not in self.players.values():
-                raise ValueError(
-                    "no player is of the kind `main`, which exploiters play against; add one: "
-                    "`players: {main: main, …}`"
+                raise UnsoundError(
+                    "no player is of the kind `main`, which exploiters play against",
+                    "add one: `players: {main: main, …}`",
+                    "players",
                 )
             if not self.reset_exploiters and set(self.players.values()) == {"main"}:
-                raise ValueError(
+                raise UnsoundError(
                     "`reset_exploiters` has no effect without a player of the kind `main_exploiter` or "
-                    "`league_exploiter`; leave it out"
+                    "`league_exploiter`",
+                    "leave it out",
+                    "reset_exploiters",
                 )
             return self
 

@@ -37,7 +37,8 @@ class Shaping(RewardModel):
         @model_validator(mode="after")
         def _check_choice(self) -> Any:
             if (self.function is None) == (self.potential is None):
-                raise ValueError("shaping needs a `function` or a `potential`; give one of both")
+                what = "shaping needs a `function` or a `potential`"
+                raise UnsoundError(what, "give one of both", "potential")
             return self
 
     @classmethod

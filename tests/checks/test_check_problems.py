@@ -492,17 +492,29 @@ def test_a_parameter_that_depends_on_one_that_is_off_is_reported(problems):
     ]
 
 
-def test_a_problem_that_a_types_own_validator_finds_is_located_at_the_parameter_that_it_names(
-    problems,
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "nodes: {envs: {retry_waiting_time_s: 3}}",
+            "38: nodes.envs: `retry_waiting_time_s` has no effect, because a failed env is not restarted; give "
+            "`max_retry`, or leave it out",
+        ),
+        (
+            "env: {wrappers: [{type: reward_clip, high: 3, low: 5}]}",
+            "52: env.wrappers[0]: low is 5 and high is 3; low must be less than high",
+        ),
+        (
+            "policy: {lr: {start: 1, end: 0, env_steps: 9, train_iters: 8}}",
+            "44: policy.lr: a schedule needs one of env_steps, train_iters, episodes; it has env_steps and train_iters "
+            "(`env_steps: null` removes that of an extended graph)",
+        ),
+    ],
+)
+def test_a_problem_of_several_parameters_is_located_at_the_one_that_the_validator_names(
+    problems, text, problem
 ):
-    text = """
-        extends: cartpole_dqn
-        nodes: {envs: {retry_waiting_time_s: 3}}
-        """
-    assert problems(text) == [
-        "g.yaml:2:38: nodes.envs: `retry_waiting_time_s` has no effect, because a failed env is not restarted; give "
-        "`max_retry`, or leave it out"
-    ]
+    assert problems(f"extends: cartpole_dqn\n{text}\n") == [f"g.yaml:2:{problem}"]
 
 
 def test_a_parameter_that_depends_on_an_input_without_an_edge_is_reported(problems):

@@ -142,7 +142,10 @@ def test_a_partial_schedule_with_another_unit_loses_that_of_its_default() -> Non
             {"epsilon": {**BY_RETURN, "points": [[10, 0.5], [0, 1.0]]}},
             "the points are at 10, 0 of return_mean; write them in rising order",
         ),
-        ({"epsilon": {**BY_RETURN, "points": [0, 1]}}, r"`points` is \[0, 1\]; expected pairs"),
+        (
+            {"epsilon": {**BY_RETURN, "points": [0, 1]}},
+            r"points: \[0, 1\] is no list of pairs; expected pairs, such as",
+        ),
         (
             {"epsilon": {**BY_RETURN, "points": [[0, 1]]}},
             r"Dqn\.epsilon\.points: List should have at least 2",

@@ -67,9 +67,8 @@ class Her(Transform):
         @model_validator(mode="after")
         def _check_goals(self) -> Any:
             if isinstance(self.achieved, str) != isinstance(self.desired, str):
-                raise ValueError(
-                    f"`achieved` is {self.achieved!r} and `desired` is {self.desired!r}; give two leaves or two ranges"
-                )
+                what = f"`achieved` is {self.achieved!r} and `desired` is {self.desired!r}"
+                raise UnsoundError(what, "give two leaves or two ranges", "desired")
             return self
 
     def check(self, schema: Schema) -> None:

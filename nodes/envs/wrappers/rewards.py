@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import model_validator
 
 from flowrl.core.config import param
+from flowrl.core.facts import UnsoundError
 from flowrl.nodes.envs.wrappers.lazy_base import EnvWrapper
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 from flowrl.nodes.moments import Moments
@@ -24,9 +25,8 @@ class RewardClip(Wrapper):
         @model_validator(mode="after")
         def require_low_below_high(self) -> RewardClip.Config:
             if self.low >= self.high:
-                raise ValueError(
-                    f"low is {self.low:g} and high is {self.high:g}; low must be less than high"
-                )
+                what = f"low is {self.low:g} and high is {self.high:g}"
+                raise UnsoundError(what, "low must be less than high", "low")
             return self
 
     def wrap(self, env: Any) -> Any:
