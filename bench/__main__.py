@@ -7,6 +7,7 @@ whose results are only printed, unless `--write` is one of the arguments.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import importlib
 import json
@@ -34,6 +35,12 @@ PUBLISHED_FACTS = ("flowrl", "python", "packages", "cpu", "cores", "git")
 def benchmark_names() -> list[str]:
     modules = pkgutil.iter_modules([str(FOLDER)])
     return sorted(m.name for m in modules if not m.ispkg and not m.name.startswith("_"))
+
+
+def about(name: str) -> str:
+    """The first line of a benchmark's docstring, without its imports."""
+    module = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    return (ast.get_docstring(module) or "").partition("\n")[0]
 
 
 def run(name: str, arguments: Sequence[str] = ()) -> Mapping[str, Any]:
@@ -79,6 +86,11 @@ def main(arguments: Sequence[str]) -> str | None:
         return f"failed: {', '.join(failed)}" if failed else None
     name, *rest = arguments
     known = benchmark_names()
+    if name in ("-h", "--help"):
+        print(
+            __doc__, *(f"  {known_name:<13} {about(known_name)}" for known_name in known), sep="\n"
+        )
+        return None
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean '{near[0]}'?" if near else f"the benchmarks are {', '.join(known)}"

@@ -14,7 +14,6 @@ for several numbers of envs. The ways take turns; the result is the median, in m
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench._arguments import benchmark_parser
 from flowrl.core.batch import Array, Column
 from flowrl.machine.numerics import reset_numerics
 from flowrl.nodes.models.cnn import Cnn
@@ -47,8 +47,7 @@ Call = Callable[[], Any]
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
-    parser = argparse.ArgumentParser("python -m bench acting", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__name__, __doc__)
     parser.add_argument("--quick", action="store_true", help="shorter, without torch.compile")
     parser.add_argument("--model", nargs="+", choices=MODELS, default=list(MODELS))
     options = parser.parse_args(arguments)

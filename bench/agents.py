@@ -10,12 +10,12 @@ the sum of all agents' rewards, as mpe2 gives them (`docs/algorithms.md` says wh
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench._arguments import benchmark_parser, one_of
 from bench.peers import BENCHMARL, DING, Contender, Row
 
 STEPS, SEEDS = 48_000, 1
@@ -37,16 +37,15 @@ CONTENDERS: Mapping[str, tuple[Contender, ...]] = {
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Train all teams, the contenders in turn; print and return the table."""
-    parser = argparse.ArgumentParser("python -m bench agents")
-    parser.add_argument("algorithms", nargs="*", choices=[*CONTENDERS, []], metavar="ALGORITHM")
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument(
+        "algorithms", nargs="*", type=one_of(CONTENDERS), default=CONTENDERS, metavar="ALGORITHM"
+    )
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     options = parser.parse_args(arguments)
     print("| algorithm | library | seconds | env steps/s | return |\n|---|---|---|---|---|")
-    return {
-        kind: measure(kind, options.steps, options.seeds)
-        for kind in options.algorithms or CONTENDERS
-    }
+    return {kind: measure(kind, options.steps, options.seeds) for kind in options.algorithms}
 
 
 def measure(kind: str, env_steps: int, seeds: int) -> dict[str, dict[str, Any]]:

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench._arguments import benchmark_parser
 from flowrl.channels.keys import write_key
 from flowrl.checks.state_relays import MIN_SENDS
 from tests.cluster.network import network, why_not
@@ -41,15 +42,18 @@ TARGET = 2.0  # sends for each level of the tree
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("hosts", nargs="?", type=int)
+    parser.add_argument("mbit_per_s", nargs="?", type=int, default=MBIT_PER_S)
+    parser.add_argument("mb", nargs="?", type=float, default=MB, help="of a version")
+    options = parser.parse_args(arguments)
     if why_not():
         raise SystemExit(f"bench broadcast: {why_not()}")
-    counts = (1, int(arguments[0])) if arguments else HOSTS
-    mbit_per_s = int(arguments[1]) if len(arguments) > 1 else MBIT_PER_S
-    nbytes = int(float(arguments[2] if len(arguments) > 2 else MB) * 1e6)
+    counts = HOSTS if options.hosts is None else (1, options.hosts)
     results: dict[str, Any] = {}
     send_s = 0.0
     for hosts in counts:
-        network_of = hosts, mbit_per_s, nbytes
+        network_of = hosts, options.mbit_per_s, int(options.mb * 1e6)
         each_s, _ = measure(*network_of, min_sends=sys.maxsize, rounds=SHORT)
         _, short_cpu_s = measure(*network_of, min_sends=2, rounds=SHORT)
         tree_s, long_cpu_s = measure(*network_of, min_sends=2, rounds=LONG)

@@ -9,9 +9,9 @@ Libraries take turns within a cell. A cell is skipped if its rows do not fit twi
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 
+from bench._arguments import benchmark_parser
 from bench.peers import CPPRB, DING, REVERB, SB3, TIANSHOU, TORCHRL, Peer, Row, run_program
 from flowrl.machine.resource_limits import free_memory_bytes
 
@@ -39,7 +39,7 @@ UNIFORM_ONLY = ("numpy", "sb3")
 
 def main(arguments: list[str]) -> dict[str, dict[str, Row]]:
     """Measure, and print the results."""
-    parser = argparse.ArgumentParser(prog="bench buffer")
+    parser = benchmark_parser(__name__, __doc__)
     parser.add_argument("--only", nargs="*", choices=list(PEERS), default=list(PEERS))
     parser.add_argument("--cell", nargs="*", default=[":".join(map(str, c)) for c in CELLS])
     options = parser.parse_args(arguments)

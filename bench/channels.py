@@ -11,7 +11,6 @@ process, for comparison with the single copy into shared memory.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import statistics
 import tempfile
@@ -24,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import zmq
 
+from bench._arguments import benchmark_parser, one_of
 from flowrl.channels import (
     ChannelLimits,
     InboxRegistry,
@@ -351,9 +351,9 @@ def compare_with_targets(results: dict[str, dict[int, Result]]) -> dict[str, flo
 
 def main(arguments: list[str]) -> dict[str, Any]:
     """Measure, and print the results."""
-    parser = argparse.ArgumentParser(prog="bench channels")
-    kinds = [*FLOWRL_KINDS, *OTHER_KINDS, "memcpy", "threshold", []]
-    parser.add_argument("kinds", nargs="*", choices=kinds)
+    parser = benchmark_parser(__name__, __doc__)
+    kinds = [*FLOWRL_KINDS, *OTHER_KINDS, "memcpy", "threshold"]
+    parser.add_argument("kinds", nargs="*", type=one_of(kinds), metavar="KIND")
     parser.add_argument("--size", type=int, action="append")
     options = parser.parse_args(arguments)
     if options.kinds == ["threshold"]:

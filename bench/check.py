@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from bench._arguments import benchmark_parser
 from flowrl.checks.check import check
 from flowrl.graph.loading import load_graph
 
@@ -82,7 +83,9 @@ def measure(nodes: int) -> tuple[float, float]:
 
 def main(arguments: Sequence[str]) -> dict[str, float]:
     """Measure, and print the results."""
-    nodes = int(arguments[0]) if arguments else 1000
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("nodes", nargs="?", type=int, default=1000)
+    nodes = parser.parse_args(arguments).nodes
     load_s, check_s = measure(nodes)
     print(
         f"{nodes} nodes: loaded in {load_s:.2f} s, checked in {check_s:.2f} s "

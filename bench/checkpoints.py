@@ -10,13 +10,13 @@ need more than 100 kB have no checkpoint.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench._arguments import benchmark_parser, one_of
 from bench.zoo import goal_and_metric, graph_hash, runnable_graphs
 from flowrl.api import load
 from flowrl.core.checkpoint import checkpoint_bytes, read_acting
@@ -33,9 +33,8 @@ IDENTITY = "graph"  # the entry of a checkpoint's info that says by which graph 
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Train the graphs, and write their checkpoints."""
-    parser = argparse.ArgumentParser("python -m bench checkpoints", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("graphs", nargs="*", choices=[*bundled_graphs(), []], metavar="GRAPH")
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("graphs", nargs="*", type=one_of(bundled_graphs()), metavar="GRAPH")
     found = {}
     for graph in parser.parse_args(arguments).graphs or outdated_graphs():
         found[graph] = make_checkpoint(graph)

@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench._arguments import benchmark_parser
 from bench._published_collector import (
     BASE,
     REPEATS,
@@ -91,8 +92,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    about = (__doc__ or "").splitlines()[0]
-    parser = argparse.ArgumentParser("python -m bench collector", description=about)
+    parser = benchmark_parser(__name__, __doc__)
     for option, choices, about in (
         ("--size", list(COLLECTIONS), "sizes of envs"),
         ("--resets", [1.0, 5.0], "duration of resets, as a multiple of the published one"),

@@ -20,6 +20,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from bench._arguments import benchmark_parser, one_of
 from bench.storage import play
 from flowrl.channels.codec import IncomingPayload, decode, encode
 from flowrl.channels.wire_format import Compression, WireFormat, wire_format
@@ -38,16 +39,19 @@ Row = dict[str, float]
 
 def main(arguments: Sequence[str]) -> dict[str, dict[str, Row]]:
     """Measure, and print the results."""
-    seconds = float(arguments[0]) if arguments else SECONDS
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("seconds", nargs="?", type=float, default=SECONDS, help="for each number")
+    parser.add_argument("tokens", nargs="*", type=one_of(TOKENS), default=TOKENS, metavar="TOKEN")
+    options = parser.parse_args(arguments)
     results: dict[str, dict[str, Row]] = {}
     print(
         f"{'token':<16} {'compress':<8} {'dtype':<8} {'sent':>6} {'to send':>12} {'to receive':>12}"
     )
-    for name in arguments[1:] or TOKENS:
+    for name in options.tokens:
         token = TOKENS[name]()
         results[name] = {}
         for compress, dtype in FORMATS:
-            row = measure(token, wire_format(compress, dtype), seconds)
+            row = measure(token, wire_format(compress, dtype), options.seconds)
             results[name][f"{compress}, {dtype}"] = row
             print(
                 f"{name:<16} {compress:<8} {dtype:<8} {row['sent_share']:>6.1%} "

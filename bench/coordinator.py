@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench._arguments import benchmark_parser
 from flowrl.checks.check import check
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.records import Record
@@ -48,8 +49,10 @@ class Meter(Watcher):
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("hosts", nargs="*", type=int, default=HOSTS)
     results: dict[str, Any] = {}
-    for hosts in [int(word) for word in arguments] or HOSTS:
+    for hosts in parser.parse_args(arguments).hosts:
         result = results[f"{hosts} hosts"] = measure(hosts)
         print(
             f"{hosts:4} hosts, {result['sites']:.0f} sites: {result['us_per_site_and_round']:6.1f} us for each "

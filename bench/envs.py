@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench._arguments import benchmark_parser
 from bench.peers import SB3, TIANSHOU, Contender
 from bench.peers.env_protocol import WORKLOADS
 
@@ -64,8 +65,7 @@ def main(arguments: Sequence[str]) -> dict[str, Any]:
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     names, workloads = [c.name for c in CONTENDERS], [workload.name for workload in WORKLOADS]
-    about = (__doc__ or "").splitlines()[0]
-    parser = argparse.ArgumentParser("python -m bench envs", description=about)
+    parser = benchmark_parser(__name__, __doc__)
     several: dict[str, Any] = {"nargs": "+", "metavar": "NAME"}
     add = parser.add_argument
     add("repeats", nargs="?", type=int, default=REPEATS, help="default: %(default)s; 1: 2 minutes")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 
+from bench._arguments import benchmark_parser
 from flowrl.api import load
 from flowrl.core.node import Node
 from flowrl.core.ports import ANY, In, Out
@@ -91,7 +92,9 @@ def bare_loop_s(rounds: int) -> float:
 
 def main(arguments: list[str]) -> dict[str, float]:
     """Measure, and print the results."""
-    firings = int(arguments[0]) if arguments else 1_000_000
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("firings", nargs="?", type=int, default=1_000_000)
+    firings = parser.parse_args(arguments).firings
     rounds = firings // NODES
     engine_us, bare_us = [], []
     for _ in range(REPEATS):

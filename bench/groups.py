@@ -10,7 +10,6 @@ are subtracted, so that starting does not count. Two processes that exchange not
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import statistics
 import tempfile
@@ -24,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import flowrl
+from bench._arguments import benchmark_parser
 from flowrl.core.batch import Batch, Column
 from flowrl.core.config import Config, param
 from flowrl.core.facts import Facts, Surroundings
@@ -194,7 +194,7 @@ def measure(repeats: int) -> dict[str, float]:
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
-    parser = argparse.ArgumentParser(prog="python -m bench groups")
+    parser = benchmark_parser(__name__, __doc__)
     parser.add_argument("repeats", nargs="?", type=int, default=REPEATS)
     times_s = measure(parser.parse_args(arguments).repeats)
     results: dict[str, Any] = {"rows": ROWS, "hidden": HIDDEN, "target gain": TARGET_GAIN}

@@ -16,7 +16,6 @@ those that they recommend (`bench/peers/*_solve.py`), and those of flowrl are it
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -25,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bench._arguments import benchmark_parser, one_of
 from bench.peers import DING, SB3, SBX, TIANSHOU, Contender, Peer, Row
 from bench.peers.solve_protocol import task_of
 from bench.solve import GRACE_S, outcome, summary
@@ -64,14 +64,15 @@ class Job:
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Do the runs that are missing, and write the page."""
-    parser = argparse.ArgumentParser("python -m bench learn", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("rows", nargs="*", choices=[*ROWS, []], metavar="ROW", help=", ".join(ROWS))
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument(
+        "rows", nargs="*", type=one_of(ROWS), default=ROWS, metavar="ROW", help=", ".join(ROWS)
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--only", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
     parser.add_argument("--retry", action="store_true", help="repeat runs that failed")
     options = parser.parse_args(arguments)
-    for job in missing_jobs(options.rows or ROWS, options.seeds, options.only, options.retry):
+    for job in missing_jobs(options.rows, options.seeds, options.only, options.retry):
         row = run_once(job)
         store(job, row)
         line = f"{job.row:16} {job.contender.library:9} seed {job.seed}  {outcome(row)}"

@@ -14,6 +14,7 @@ import time
 
 import numpy as np
 
+from bench._arguments import benchmark_parser
 from flowrl.api import load
 from flowrl.checks.check import CheckedGraph
 from flowrl.core.state import Clock, Count, State
@@ -96,7 +97,9 @@ def _loop(instances: Instances) -> State:
 
 def main(arguments: list[str]) -> dict[str, float]:
     """Measure, and print the results."""
-    pairs = int(arguments[0]) if arguments else 12
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("pairs", nargs="?", type=int, default=12, help="of runs")
+    pairs = parser.parse_args(arguments).pairs
     train_in_engine(0), train_in_loop(0)  # fill caches, and import modules
     ratios = []
     for pair in range(pairs):

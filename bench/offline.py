@@ -10,12 +10,12 @@ discriminator. Other settings are each library's own. The libraries take turns; 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from bench._arguments import benchmark_parser
 from bench.peers import D3RLPY, IMITATION, Contender, Peer
 from bench.peers.offline_protocol import TASKS
 
@@ -32,8 +32,7 @@ LONGEST_S = 1800.0  # of one turn, with imports
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
-    parser = argparse.ArgumentParser("python -m bench offline", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__name__, __doc__)
     parser.add_argument("repeats", nargs="?", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--share", type=float, default=1.0, help="of the updates of each task")

@@ -14,7 +14,6 @@ shared machine this gain may be far below two.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import statistics
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from bench._arguments import benchmark_parser
 from flowrl.checks.check import CheckedGraph, check
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config, param
@@ -255,7 +255,7 @@ def show_placements(title: str, times_s: Mapping[str, float], rounds: int) -> di
 
 def main(arguments: list[str]) -> dict[str, Any]:
     """Measure, and print the results."""
-    parser = argparse.ArgumentParser(prog="bench placement", description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__name__, __doc__)
     parser.add_argument("repeats", nargs="?", type=int, default=REPEATS)
     repeats = parser.parse_args(arguments).repeats
     loops, updates = calibrate_loops(), balance_updates()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import flowrl
+from bench._arguments import benchmark_parser
 
 HOSTS = (1, 2, 4, 8, 16, 32, 64)
 COLLECT_S, SHORT, LONG = 0.05, 20, 320  # rounds
@@ -29,9 +30,10 @@ JOIN_S = 300.0
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
-    counts = [int(word) for word in arguments] or HOSTS
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("hosts", nargs="*", type=int, default=HOSTS)
     results: dict[str, Any] = {}
-    for hosts in counts:
+    for hosts in parser.parse_args(arguments).hosts:
         short, long = durations(hosts, SHORT), durations(hosts, LONG)
         rounds = LONG - SHORT
         wall_s, run_cpu_s, all_cpu_s = (b - a for a, b in zip(short, long, strict=True))

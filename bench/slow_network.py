@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench._arguments import benchmark_parser
 from flowrl.channels.keys import write_key
 from tests.cluster.network import MACHINES, network, why_not
 
@@ -29,9 +30,11 @@ TIMEOUT_S = 600.0
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("rounds", nargs="?", type=int, default=ROUNDS)
+    rounds = parser.parse_args(arguments).rounds
     if why_not():
         raise SystemExit(f"bench slow_network: {why_not()}")
-    rounds = int(arguments[0]) if arguments else ROUNDS
     results: dict[str, Any] = {}
     for lag in LAGS:
         fast, slow = (rounds_per_s(lag, rounds, is_slow) for is_slow in (False, True))

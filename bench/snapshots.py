@@ -13,11 +13,11 @@ the same files.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench._arguments import benchmark_parser
 from bench.peers import SB3, TORCHRL, Peer, Row, run_program
 
 CONTENDERS: Mapping[str, Peer | None] = {
@@ -34,7 +34,7 @@ TIMEOUT_S = 900.0  # for each million rows
 
 def main(arguments: list[str]) -> dict[str, Row]:
     """Measure, and print the results."""
-    parser = argparse.ArgumentParser(prog="bench snapshots")
+    parser = benchmark_parser(__name__, __doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--only", nargs="*", choices=list(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--new-share", type=float, default=NEW_SHARE, help="between two saves")

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench._arguments import benchmark_parser, one_of
 from bench.peers import SB3, TIANSHOU, Contender, Row
 
 SEEDS, TIME_LIMIT_S = 5, 120.0
@@ -39,18 +40,24 @@ CONTENDERS = (
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
-    seeds = int(arguments[0]) if arguments else SEEDS
-    time_limit_s = float(arguments[1]) if len(arguments) > 1 else TIME_LIMIT_S
-    contenders = [c for c in CONTENDERS if c.name in arguments[2:] or not arguments[2:]]
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("seeds", nargs="?", type=int, default=SEEDS)
+    parser.add_argument("time_limit_s", nargs="?", type=float, default=TIME_LIMIT_S)
+    names = [contender.name for contender in CONTENDERS]
+    parser.add_argument(
+        "contenders", nargs="*", type=one_of(names), default=names, metavar="CONTENDER"
+    )
+    options = parser.parse_args(arguments)
+    contenders = [c for c in CONTENDERS if c.name in options.contenders]
     runs: dict[str, list[Row]] = {c.name: [] for c in contenders}
-    for seed in range(seeds):
+    for seed in range(options.seeds):
         for contender in contenders:
-            row = run_once(contender, seed, time_limit_s)
+            row = run_once(contender, seed, options.time_limit_s)
             runs[contender.name].append({"seed": seed, **row})
             print(f"{contender.name:29} seed {seed}  {outcome(row)}", file=sys.stderr)
     summaries = {name: summary(rows) for name, rows in runs.items()}
     print(table(summaries))
-    return {"time_limit_s": time_limit_s, "summaries": summaries, "runs": runs}
+    return {"time_limit_s": options.time_limit_s, "summaries": summaries, "runs": runs}
 
 
 def run_once(contender: Contender, seed: int, time_limit_s: float) -> Row:

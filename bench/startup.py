@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from bench._arguments import benchmark_parser
 from flowrl.graph.bundled import bundled_graphs
 
 REPEATS = 10
@@ -31,7 +32,9 @@ def response_time_s(words: Sequence[str], repeats: int) -> float:
 
 def main(arguments: list[str]) -> dict[str, float]:
     """Measure, and print the results."""
-    repeats = int(arguments[0]) if arguments else REPEATS
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("repeats", nargs="?", type=int, default=REPEATS)
+    repeats = parser.parse_args(arguments).repeats
     calls = [["--help"], *(["check", name] for name in bundled_graphs())]
     times_s = {" ".join(words): response_time_s(words, repeats) for words in calls}
     print(f"median of {repeats} processes")

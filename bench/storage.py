@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from bench._arguments import benchmark_parser
 from flowrl.core.batch import Batch
 from flowrl.nodes.buffers.naive_replay_buffer import NaiveReplayBuffer
 from flowrl.nodes.buffers.storage.compressed import CompressedStorage
@@ -32,10 +33,13 @@ Row = dict[str, float]
 
 def main(arguments: Sequence[str]) -> dict[str, dict[str, Row]]:
     """Measure, and print the results."""
-    transitions = int(arguments[0]) if arguments else TRANSITIONS
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument("transitions", nargs="?", type=int, default=TRANSITIONS)
+    parser.add_argument("games", nargs="*", default=GAMES, metavar="GAME")
+    options = parser.parse_args(arguments)
     results: dict[str, dict[str, Row]] = {}
-    for game in arguments[1:] or GAMES:
-        tokens = list(itertools.islice(play(game), transitions // PUSH_ROWS))
+    for game in options.games:
+        tokens = list(itertools.islice(play(game), options.transitions // PUSH_ROWS))
         with tempfile.TemporaryDirectory() as folder:
             results[game] = {
                 name: measure(tokens, storage, once)

@@ -11,12 +11,12 @@ libraries take turns, in one thread. The median of all turns counts, of seconds 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from bench._arguments import benchmark_parser
 from bench.peers import SB3, SB3_ATARI, Contender
 from bench.peers.training_protocol import LOADS
 
@@ -35,7 +35,7 @@ STARTING_S = 600.0  # a limit for imports and the first training
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
-    parser = argparse.ArgumentParser(prog="bench training")
+    parser = benchmark_parser(__name__, __doc__)
     parser.add_argument("repeats", nargs="?", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--load", nargs="+", choices=list(LOADS), default=list(LOADS))

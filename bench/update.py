@@ -11,7 +11,6 @@ all turns counts, because other programs can only add to it.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench._arguments import benchmark_parser
 from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.state import Count
 from flowrl.machine.numerics import reset_numerics
@@ -39,8 +39,7 @@ PERIODS = {"actor_every_iters": 3, "auxiliary_every_iters": 2}
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Measure, and print the results."""
-    parser = argparse.ArgumentParser("python -m bench update", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__name__, __doc__)
     parser.add_argument("--only", nargs="+", choices=algorithms(), default=list(algorithms()))
     parser.add_argument("--seconds", type=float, default=4.0, help="for each algorithm")
     options = parser.parse_args(arguments)

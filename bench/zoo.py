@@ -11,7 +11,6 @@ delete its file of results. At the end `docs/zoo.md` is written from all results
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -28,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from bench._arguments import benchmark_parser, one_of
 from flowrl.api import load
 from flowrl.graph.bundled import bundled_graphs, graphs_folder
 from flowrl.graph.yaml_writer import flow_text
@@ -116,9 +116,10 @@ Run = dict[str, Any]
 
 def main(arguments: Sequence[str]) -> dict[str, Any]:
     """Do the runs that are missing, and write the page."""
-    parser = argparse.ArgumentParser("python -m bench zoo", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("graphs", nargs="*", choices=[*bundled_graphs(), *VARIANTS, []])
+    parser = benchmark_parser(__name__, __doc__)
+    parser.add_argument(
+        "graphs", nargs="*", type=one_of([*bundled_graphs(), *VARIANTS]), metavar="GRAPH"
+    )
     parser.add_argument("--seeds", type=seeds_of, default=range(SEEDS), help="5, or 5..9")
     parser.add_argument("--side", type=int, default=1, help="runs side by side")
     options = parser.parse_args(arguments)

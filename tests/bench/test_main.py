@@ -27,10 +27,35 @@ def quick(monkeypatch: Any, tmp_path: Path) -> list[list[str]]:
     return calls
 
 
-def test_every_benchmark_has_a_main() -> None:
-    assert {"envs", "firing", "loop", "solve"} <= set(command.benchmark_names())
-    for name in command.benchmark_names():
-        assert callable(importlib.import_module(f"bench.{name}").main)
+@pytest.mark.parametrize("name", command.benchmark_names())
+def test_the_help_of_a_benchmark_begins_with_what_it_measures(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module(f"bench.{name}")
+    with pytest.raises(SystemExit) as ended:
+        module.main(["--help"])
+    assert not ended.value.code
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: python -m bench {name} ")
+    assert f"\n\n{module.__doc__}" in text
+
+
+def test_the_help_of_the_command_lists_all_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--help"]) is None
+    text = capsys.readouterr().out
+    assert text.startswith("`python -m bench` runs all benchmarks")
+    assert (
+        f"  loop          {importlib.import_module('bench.loop').__doc__.splitlines()[0]}\n" in text
+    )
+    assert text.count("\n  ") == len(command.benchmark_names())
+
+
+def test_a_misspelt_name_is_refused_with_the_nearest_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        importlib.import_module("bench.solve").main(["1", "60", "sb3_cartpole_pp"])
+    assert "unknown 'sb3_cartpole_pp'; did you mean 'sb3_cartpole_ppo'?" in capsys.readouterr().err
 
 
 def test_the_results_of_a_full_benchmark_are_written_with_its_environment(
