@@ -33,9 +33,8 @@ class HostCommand:
     keeps_input_open: bool = False  # so that it ends when this process has ended
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
-    next_start_s: float | None = (
-        None  # of the monotonic clock; None while it runs or when it is over
-    )
+    # When it is started again, of the monotonic clock; None while it runs or when it is over.
+    next_start_s: float | None = None
     is_over: bool = False
     why_over: str = ""  # unless it has ended well
 
@@ -72,7 +71,8 @@ class HostCommands:
     ) -> None:
         """A command that has failed more than `restarts` times is not started again.
 
-        `advice` tells from an exit status and the last line what the user can do, where another try is of no use.
+        `advice` says what the user can do about an exit status and a last line of the log with which another start is of
+        no use.
         """
         self._commands, self._restarts, self._advice = commands, restarts, advice
 

@@ -160,7 +160,7 @@ def kubernetes_case(folder: Path, net: Network | None = None) -> Iterator[Launch
     server = KubernetesServer(folder / "cluster", nodes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(server.kubeconfig()))
-        patch.setattr("flowrl.cluster.launchers.kubernetes.LOOK_S", 0.0)
+        patch.setattr("flowrl.cluster.launchers.kubernetes.POLL_S", 0.0)
         yield KubernetesCase(folder, server, net)
     server.close()
 

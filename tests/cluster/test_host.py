@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from flowrl.cluster.host import HostSettings, RunLost, serve_runs
+from flowrl.cluster.host import HostSettings, serve_runs
+from flowrl.cluster.host_session import RunLost
 from flowrl.cluster.hosted_sites import HostedSites
 from flowrl.cluster.join_file import join_source
 from flowrl.cluster.rendezvous import Rendezvous

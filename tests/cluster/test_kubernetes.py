@@ -60,7 +60,7 @@ def order_in(folder: Path, keys: Any = None) -> HostOrder:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesServer]:
-    monkeypatch.setattr("flowrl.cluster.launchers.kubernetes.LOOK_S", 0.0)
+    monkeypatch.setattr("flowrl.cluster.launchers.kubernetes.POLL_S", 0.0)
     monkeypatch.setattr("flowrl.cluster.kubernetes.api_server.FIRST_WAIT_S", 0.01)
     folder = tmp_path / "cluster"
     folder.mkdir()

@@ -80,7 +80,7 @@ def test_an_actor_tells_how_its_host_has_ended_and_what_it_printed(tmp_path: Pat
     while not end:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-        end, ended_well, text = actor.look()
+        end, ended_well, text = actor.take_report()
         printed += text
     assert (end, ended_well) == ("ended with status 1", False)
     assert "no run was there within" in printed

@@ -44,7 +44,7 @@ from flowrl.cluster.launcher import HostOrder, Launcher, LaunchStatus
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.machine.network_address import Address, local_address_towards, resolve_machine
 
-LOOK_S = 2.0  # between two looks at the pods
+POLL_S = 2.0  # between two questions to the API server
 REQUESTS_S = 10.0  # for which requests that start or end hosts are repeated
 IMAGE_TIMEOUT_S = 120.0  # within which an image that cannot be pulled must come
 LOG_LINES = 1000  # of a pod, which are kept
@@ -92,7 +92,7 @@ class Kubernetes(Launcher):
         self._api = ApiServer(access, self.config.namespace or access.namespace)
         self._log_file = order.folder / f"{order.label}.pods.log"
         self._waiting = f"starting the Job {self.name}"
-        self._next_look_s, self._backoff = 0.0, Backoff()
+        self._next_poll_s, self._backoff = 0.0, Backoff()
         self._is_silent = False  # whether the API server does not answer
         self._ended_pods: set[str] = set()  # by their ids
         self._image_errors: dict[str, float] = {}  # since when, by the ids of pods
@@ -131,27 +131,27 @@ class Kubernetes(Launcher):
             return LaunchStatus(
                 waiting=f"its manifests are written; kubectl apply -f {self.config.write}"
             )
-        if time.monotonic() < self._next_look_s:
+        if time.monotonic() < self._next_poll_s:
             return LaunchStatus(waiting=self._waiting)
         try:
-            status = self._look()
+            status = self._job_status()
         except ApiError as error:
             if not error.is_transient:
                 raise
             return self._without_answer(error)
-        self._next_look_s = time.monotonic() + LOOK_S
+        self._next_poll_s = time.monotonic() + POLL_S
         self._is_silent, self._backoff = False, Backoff()
         self._waiting = status.waiting
         return status
 
     def _without_answer(self, error: ApiError) -> LaunchStatus:
         """Hosts and their run do not need the API server, so they go on."""
-        self._next_look_s = time.monotonic() + self._backoff.after(error)
+        self._next_poll_s = time.monotonic() + self._backoff.after(error)
         news = [] if self._is_silent else [f"{error}; trying again, and its hosts go on"]
         self._is_silent = True
         return LaunchStatus(waiting=self._waiting, news=news)
 
-    def _look(self) -> LaunchStatus:
+    def _job_status(self) -> LaunchStatus:
         try:
             job = self._api.get("jobs", self.name)
         except ApiError as error:

@@ -19,7 +19,7 @@ from typing import Any
 from flowrl.cluster.ray.host_actor import HostActor
 from flowrl.core.wording import count_text
 
-LOOK_S = 1.0
+POLL_S = 1.0
 ANSWER_S = 5.0  # within which actors answer that are not lost
 END_S = 3.0  # for the hosts
 
@@ -51,14 +51,14 @@ class RayDriver:
         self._ready = self._group.ready()
         self._hosts: list[PlacedHost] = []
 
-    def look(self) -> dict[str, Any]:
+    def hosts_status(self) -> dict[str, Any]:
         """The status of the hosts."""
         if not self._hosts:
-            done, _ = self._ray.wait([self._ready], timeout=LOOK_S)
+            done, _ = self._ray.wait([self._ready], timeout=POLL_S)
             if not done:
                 return {"waiting": self._waiting_text()}
             self._start()
-        refs = [host.actor.look.remote() for host in self._hosts]
+        refs = [host.actor.take_report.remote() for host in self._hosts]
         done, _ = self._ray.wait(refs, num_returns=len(refs), timeout=ANSWER_S)
         news = [
             line
@@ -149,8 +149,8 @@ def main() -> None:
     threading.Thread(target=wait_for_end, daemon=True).start()
     driver = RayDriver(order)
     while not is_ending.is_set():
-        print(json.dumps(driver.look()), file=output, flush=True)
-        is_ending.wait(LOOK_S)
+        print(json.dumps(driver.hosts_status()), file=output, flush=True)
+        is_ending.wait(POLL_S)
     driver.end()
 
 

@@ -32,8 +32,8 @@ class HostActor:
             module = "flowrl.cluster.ray.host_actor"
             self._process = ChildProcess(module, self._config, output=log)
 
-    def look(self) -> tuple[str, bool, str]:
-        """How the host has ended, whether it ended well, and what it printed since the last look."""
+    def take_report(self) -> tuple[str, bool, str]:
+        """How the host has ended, whether it ended well, and what it printed since the last report."""
         assert self._process is not None
         status = self._process.exit_status()
         with self._path.open("rb") as log:
