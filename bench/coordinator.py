@@ -25,8 +25,8 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.records import Record
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
-from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 
 HOSTS = (10, 100, 1000)

@@ -20,8 +20,8 @@ from flowrl.checks.check import CheckedGraph
 from flowrl.core.state import Clock, Count, State
 from flowrl.graph.model import Limits
 from flowrl.machine.numerics import reset_numerics
-from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.edge_factory import EdgeFactory
 from flowrl.runtime.executor import weights_digest
 from flowrl.runtime.instances import Instances

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from flowrl.core.ports import In, Link, Out, Service, StateIn, StateOut
     from flowrl.core.records import MetricsRecord, Record
     from flowrl.core.state import State
-    from flowrl.runs.display import Watcher
     from flowrl.runs.metrics_table import MetricsTable
     from flowrl.runs.result import RunResult
     from flowrl.runs.run import Run
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from flowrl.runs.seed_results import SeedResults
     from flowrl.runs.seed_statistics import SeedStatistics
     from flowrl.runs.trained_policy import TrainedPolicy
+    from flowrl.runs.watcher import Watcher
     from flowrl.runtime.records import RecordSource
 
 # The module of each public name. It is imported when the name is first used, so that `flowrl --help` is fast.
@@ -69,7 +69,7 @@ _MODULE_OF = {
     "SeedResults": "runs.seed_results",
     "SeedStatistics": "runs.seed_statistics",
     "TrainedPolicy": "runs.trained_policy",
-    "Watcher": "runs.display",
+    "Watcher": "runs.watcher",
     "Rendezvous": "cluster.rendezvous",
     "State": "core.state",
 }

@@ -15,8 +15,8 @@ import flowrl
 from flowrl.core.errors import GraphError, NodeError, UsageError
 from flowrl.core.records import Record
 from flowrl.graph.yaml_writer import flow_text
-from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 from tests.toys.toy_runs import toy_graph
 

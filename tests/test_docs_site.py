@@ -64,7 +64,7 @@ def test_the_reference_has_every_type_and_every_public_name(hooks: Any) -> None:
             assert f"\n### {name}\n" in page
     api = hooks.api_page("flowrl", hooks.flowrl, hooks.flowrl.__all__)
     assert "\n::: flowrl.api.flow_graph.load\n" in api
-    assert "\n::: flowrl.runs.display.Watcher\n" in api
+    assert "\n::: flowrl.runs.watcher.Watcher\n" in api
 
 
 def test_the_navigation_is_built_on_landing() -> None:

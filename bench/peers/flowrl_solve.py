@@ -9,9 +9,9 @@ from typing import Any
 from bench.peers.solve_protocol import Curve, Report, Task, main, make_report, task_of
 from flowrl.api import load
 from flowrl.checks.check import CheckedGraph
-from flowrl.runs.display import Watcher
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 
 # Evaluations in worker processes, which an evaluator on a site of its own asks for. With as many envs as it would
 # make itself, the episodes are the same, and so is the run.

@@ -10,7 +10,8 @@ from flowrl.core.errors import UsageError, shortened_repr
 from flowrl.graph.model import Limits
 from flowrl.graph.sections import parse_seconds
 from flowrl.graph.yaml_writer import flow_text
-from flowrl.runs.display import Watcher, Watchers, watcher_for
+from flowrl.runs.display import watcher_for
+from flowrl.runs.watcher import Watcher, Watchers
 
 
 def override_texts(values: Mapping[str, Any] | None) -> dict[str, str]:

@@ -30,13 +30,14 @@ from flowrl.graph.tree import data_tree, read_tree
 from flowrl.graph.yaml_text import SourceLocation, YamlValue, item_of
 from flowrl.machine.forked_call import can_fork
 from flowrl.runs.chaos import DisturbedRun, read_fault, run_with_faults
-from flowrl.runs.display import Watcher, print_warnings, watcher_for
+from flowrl.runs.display import print_warnings, watcher_for
 from flowrl.runs.repetition import Repetition, run_twice, short_limits
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.seed_display import seed_display_for
 from flowrl.runs.seed_results import SeedResults
 from flowrl.runs.seeds import SeedRuns, read_seeds
+from flowrl.runs.watcher import Watcher
 
 
 class FlowGraph:

@@ -15,13 +15,13 @@ from flowrl.api.arguments import (
     parse_seed,
 )
 from flowrl.cluster.rendezvous import Rendezvous
-from flowrl.runs.display import Watcher
 from flowrl.runs.fork import forked_run
 from flowrl.runs.queries import save_snapshot
 from flowrl.runs.result import RunResult
 from flowrl.runs.resume import resumed_run
 from flowrl.runs.run_names import existing_run_path, find_live_run
 from flowrl.runs.trained_policy import TrainedPolicy, load_policy
+from flowrl.runs.watcher import Watcher
 
 
 def resume(

@@ -9,7 +9,6 @@ from time import perf_counter
 from flowrl.api.arguments import joined_watcher, parse_count, parse_limits, parse_words
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
-from flowrl.runs.display import Watcher
 from flowrl.runs.recording import Recording, find_inputs
 from flowrl.runs.repeated_run import repeated_run
 from flowrl.runs.result import RunResult
@@ -17,6 +16,7 @@ from flowrl.runs.run import Run
 from flowrl.runs.run_names import existing_run_path
 from flowrl.runs.tape_file import Tape
 from flowrl.runs.tape_replay import ReplayResult, fire_again, replay_part
+from flowrl.runs.watcher import Watcher
 
 
 def record(

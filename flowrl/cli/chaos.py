@@ -11,7 +11,8 @@ from flowrl.cli import arguments as shared
 from flowrl.cli.run_arguments import add_hosts, add_limits, limits_of, rendezvous_of
 from flowrl.cli.streams import stdout_to_stderr
 from flowrl.core.errors import UsageError
-from flowrl.runs.display import Watcher, watcher_for
+from flowrl.runs.display import watcher_for
+from flowrl.runs.watcher import Watcher
 
 
 def chaos_arguments(parser: ArgumentParser) -> None:

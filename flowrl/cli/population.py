@@ -59,7 +59,8 @@ def population_arguments(parser: ArgumentParser) -> None:
 
 
 def population(arguments: Namespace) -> int:
-    from flowrl.runs.population import Member, Population, members_table, read_perturbation
+    from flowrl.runs.perturbation import read_perturbation
+    from flowrl.runs.population import Member, Population, members_table
 
     members: list[Member] = []
 

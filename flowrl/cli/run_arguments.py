@@ -9,8 +9,9 @@ from flowrl.cli import arguments as shared
 from flowrl.cluster.rendezvous import HOSTS_WITHIN_S, Rendezvous
 from flowrl.graph.launch import load_launch
 from flowrl.graph.model import Limits
-from flowrl.runs.display import Watcher, Watchers, watcher_for
+from flowrl.runs.display import watcher_for
 from flowrl.runs.metrics_table import MetricsTable
+from flowrl.runs.watcher import Watcher, Watchers
 
 
 def add_limits(parser: ArgumentParser, time: bool = True) -> None:

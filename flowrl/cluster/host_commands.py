@@ -71,8 +71,8 @@ class HostCommands:
     ) -> None:
         """A command that has failed more than `restarts` times is not started again.
 
-        `advice` says what the user can do about an exit status and a last line of the log with which another start is of
-        no use.
+        `advice` says, for an exit status and the last line of the log, what the user can do, or nothing. Where it says
+        something, another start is of no use.
         """
         self._commands, self._restarts, self._advice = commands, restarts, advice
 

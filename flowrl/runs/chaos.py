@@ -21,7 +21,6 @@ from flowrl.graph.placement import resolve_placement
 from flowrl.graph.sections import parse_seconds
 from flowrl.graph.site_layout import SiteLayout, make_layout
 from flowrl.graph.site_shares import without_hosts
-from flowrl.runs.display import Watcher
 from flowrl.runs.repetition import (
     Repetition,
     compare_runs,
@@ -30,6 +29,7 @@ from flowrl.runs.repetition import (
     with_own_outputs,
 )
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.disturbances import Disturbance, HostSilence, SiteSignal
 from flowrl.runtime.sites.coordinator import Coordinator
 

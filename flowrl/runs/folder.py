@@ -20,18 +20,15 @@ tb/                the metrics and histograms for TensorBoard
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import math
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from flowrl.core.checkpoint import SUFFIX, checkpoint_bytes
-from flowrl.core.errors import RunError, UsageError
+from flowrl.core.errors import RunError
 from flowrl.core.histogram import Histogram
 from flowrl.core.json_text import parse_object
 from flowrl.core.records import (
@@ -46,6 +43,8 @@ from flowrl.core.records import (
 from flowrl.core.state import State
 from flowrl.graph.model import Graph
 from flowrl.graph.settings import Setting
+from flowrl.runs.disk_errors import explain_disk_errors
+from flowrl.runs.folder_lock import lock_folder
 from flowrl.runs.tensorboard import TensorBoardWriter
 from flowrl.runs.token_file import TOKEN_FILE, TokenWriter
 from flowrl.runtime.records import RecordSource
@@ -57,92 +56,6 @@ CHECKPOINT_LOG = "checkpoints.jsonl"
 SPEEDS = ("env_steps", "train_iters")  # counts whose speed TensorBoard shows
 TIMINGS_EVERY_S = 1.0
 TOKEN_BUFFER_BYTES = 1 << 16
-LOCKED_WITHIN_S = 2.0  # a process that was killed may keep its files for a moment
-LOCK_POLL_S = 0.05
-
-
-def create_run_folder(graph: str, seed: int, out: str | Path | None) -> Path:
-    """Create the folder of a new run: `out`, or runs/<graph>-seed<seed>-<time>."""
-    if out is not None:
-        path = _named_folder(out)
-        with explain_disk_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-            try:
-                # Two runs may start at once: only one of them creates the file.
-                (path / "graph.yaml").touch(exist_ok=False)
-            except FileExistsError:
-                raise UsageError(
-                    f"--out {path}: it already contains a run; choose another folder, or remove it"
-                ) from None
-        return path
-    return _create_folder_in_runs(f"{graph}-seed{seed}-{time.strftime('%Y%m%d-%H%M%S')}")
-
-
-def create_seeds_folder(graph: str, seeds: Sequence[int], out: str | Path | None) -> Path:
-    """Create the folder of runs with several seeds: `out`, or runs/<graph>-seeds<first>-<last>-<time>."""
-    if out is None:
-        stem = f"{graph}-seeds{min(seeds)}-{max(seeds)}-{time.strftime('%Y%m%d-%H%M%S')}"
-        return _create_folder_in_runs(stem)
-    path = _named_folder(out)
-    with explain_disk_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
-    for run in (path, *(path / f"seed{seed}" for seed in seeds)):
-        if (run / "graph.yaml").exists():
-            raise UsageError(
-                f"--out {path}: {run} already contains a run; choose another folder, or remove it"
-            )
-    return path
-
-
-def _named_folder(out: str | Path) -> Path:
-    """The folder that `--out` names. An empty text is the value of a variable that is not set."""
-    if out == "":
-        raise UsageError("--out is empty; name a folder, '.' for this one, or leave it out")
-    return Path(out)
-
-
-def _create_folder_in_runs(stem: str) -> Path:
-    for number in range(1, 10_000):
-        path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
-        with explain_disk_errors(path):
-            path.parent.mkdir(exist_ok=True)
-            with contextlib.suppress(FileExistsError):  # another run may create it first
-                path.mkdir()
-                return path
-    raise RunError(f"runs/{stem}: all names up to {stem}-9999 are taken; remove old runs")
-
-
-@contextlib.contextmanager
-def explain_disk_errors(path: Path) -> Iterator[None]:
-    """Raise a `RunError` that names a remedy where writing below `path` fails."""
-    try:
-        yield
-    except OSError as error:
-        remedy = "free some space" if error.errno == errno.ENOSPC else "fix this"
-        why = error.strerror or str(error)
-        raise RunError(
-            f"{path}: cannot be written: {why}; {remedy}, or choose another --out"
-        ) from error
-
-
-def _lock_folder(path: Path) -> int | None:
-    """Lock a run's folder for this process, as long as the descriptor is open; None where folders cannot be locked."""
-    folder = os.open(path, os.O_RDONLY)
-    deadline = time.monotonic() + LOCKED_WITHIN_S
-    while True:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return folder
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(folder)
-                raise UsageError(
-                    f"{path}: another process runs it, or has just begun to; `flowrl ps` lists the active runs"
-                ) from None
-            time.sleep(LOCK_POLL_S)
-        except OSError:  # such as on some network file systems
-            os.close(folder)
-            return None
 
 
 class RunFolder:
@@ -158,7 +71,7 @@ class RunFolder:
         self._last_timings: Mapping[str, Any] = {"wall_s": 0.0, **dict.fromkeys(SPEEDS, 0)}
         with explain_disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock_folder(path)
+            self._lock = lock_folder(path)
             for name in ("checkpoints", "logs", "tb"):
                 (path / name).mkdir(exist_ok=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from flowrl.core.errors import UsageError
 from flowrl.core.records import MetricsRecord, Record
 from flowrl.core.wording import count_text
-from flowrl.runs.display import Watcher
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 
 if TYPE_CHECKING:

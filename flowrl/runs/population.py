@@ -22,22 +22,17 @@ from typing import Any
 import numpy as np
 
 from flowrl.checks.check import CheckedGraph, check_placed
-from flowrl.core.errors import (
-    LOADING_STATE,
-    GraphError,
-    NodeError,
-    RunError,
-    UsageError,
-    spelling_hint,
-)
+from flowrl.core.errors import LOADING_STATE, GraphError, NodeError, RunError, UsageError
 from flowrl.core.json_text import parse_object
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_graph
-from flowrl.graph.model import Graph, Limits
+from flowrl.graph.model import Limits
 from flowrl.graph.output_paths import refuse_shared_outputs
-from flowrl.graph.settings import Setting, graph_settings
-from flowrl.runs.folder import SUMMARY_FILE, explain_disk_errors
+from flowrl.graph.settings import Setting
+from flowrl.runs.disk_errors import explain_disk_errors
+from flowrl.runs.folder import SUMMARY_FILE
 from flowrl.runs.fork import forked_run
+from flowrl.runs.perturbation import Perturbation, first_values
 from flowrl.runs.rating_tables import aligned_table
 from flowrl.runs.result import RunResult
 from flowrl.runs.resume import require_ended
@@ -47,24 +42,6 @@ POPULATION_FILE, MEMBERS_FILE = "population.json", "members.jsonl"
 FIRST_CHANGES = 3  # of each setting, before the first generation, so that members begin differently
 ENDED = ("finished", "solved")  # of the status of a run
 REPLACED_SHARE = 0.25  # of the members, at least one
-
-
-@dataclass(frozen=True, slots=True)
-class Perturbation:
-    """How a setting is changed: multiplied or divided by a factor, or to one of some values."""
-
-    key: str
-    factor: float | None = None
-    choices: tuple[str, ...] = ()
-
-    def candidates(self, value: Setting, rng: np.random.Generator) -> list[Setting]:
-        """The new value that was drawn; with a factor, that of the other direction follows."""
-        if self.factor is None:
-            return [self.choices[int(rng.integers(len(self.choices)))]]
-        assert isinstance(value, int | float)
-        both = [value * self.factor, value / self.factor]
-        scaled = both if rng.integers(2) else both[::-1]
-        return [max(1, round(x)) if isinstance(value, int) else float(x) for x in scaled]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +109,7 @@ class Population:
                 f"{written.name}: its graph has no evaluator, by which members are compared; add one"
             )
         refuse_shared_outputs(written, "population")
-        self._first = _first_values(written, self._perturbations)
+        self._first = first_values(written, self._perturbations)
         for one in self._perturbations:
             for choice in one.choices:  # a wrong one is an error before anything is trained
                 self._checked_with({one.key: choice})
@@ -309,27 +286,6 @@ class Population:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
-def read_perturbation(text: str) -> Perturbation:
-    """Read KEY, KEY=FACTOR or KEY=A,B,… as `--perturb` takes them."""
-    key, equals, value = text.partition("=")
-    if not key or (equals and not value):
-        raise UsageError(f"--perturb {text}: expected KEY, KEY=FACTOR or KEY=A,B,…")
-    if "," in value:
-        choices = tuple(value.split(","))
-        if "" in choices or len(set(choices)) < len(choices):
-            raise UsageError(f"--perturb {text}: expected different values between the commas")
-        return Perturbation(key, choices=choices)
-    try:
-        factor = float(value or 1.2)
-    except ValueError:
-        factor = 0.0
-    if not 1 < factor < 1000:
-        raise UsageError(
-            f"--perturb {text}: the factor is '{value}'; expected a number above 1, such as 1.2, or values with commas"
-        )
-    return Perturbation(key, factor)
-
-
 def members_table(members: Sequence[Member]) -> str:
     """A line for each member, with its parent and its settings."""
     head = ["run", "parent", "score", *(members[0].settings if members else ())]
@@ -347,28 +303,6 @@ def _written_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
 
 def _value_text(value: Setting) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _first_values(graph: Graph, perturbations: Sequence[Perturbation]) -> dict[str, Setting]:
-    """The written values of the settings that are to be changed."""
-    if not perturbations:
-        raise UsageError("population: no setting is changed; name one, such as --perturb policy.lr")
-    known, found = graph_settings(graph), dict[str, Setting]()
-    for one in perturbations:
-        if one.key in found:
-            raise UsageError(f"--perturb {one.key}: it is given twice; leave one of them out")
-        if one.key not in known:
-            raise UsageError(
-                f"--perturb {one.key}: the graph has no such setting; {spelling_hint(one.key, known)}"
-            )
-        value = known[one.key]
-        if one.factor is not None and (isinstance(value, bool | str) or value == 0):
-            raise UsageError(
-                f"--perturb {one.key}: its value is {value!r}, which no factor changes; give values with commas, such "
-                f"as {one.key}=A,B"
-            )
-        found[one.key] = value
-    return found
 
 
 def _generation_of(line: str) -> Any:

@@ -16,7 +16,7 @@ from flowrl.graph.expand import expand
 from flowrl.graph.model import Edge, Graph
 from flowrl.graph.replica_pairs import replica_pairs_of
 from flowrl.machine.environment import library_versions
-from flowrl.runs.folder import explain_disk_errors
+from flowrl.runs.disk_errors import explain_disk_errors
 from flowrl.runs.tape_file import TapeFacts, TapeWriter
 from flowrl.runs.token_file import named_pairs
 from flowrl.runtime.failed_firing import FailedFiring

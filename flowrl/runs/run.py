@@ -23,24 +23,21 @@ from flowrl.graph.model import Limits
 from flowrl.graph.settings import Setting, graph_settings
 from flowrl.machine.crash_tracebacks import crash_tracebacks
 from flowrl.machine.numerics import reset_numerics, settled_numerics
-from flowrl.runs.display import Watcher
 from flowrl.runs.failure_files import failure_files
-from flowrl.runs.folder import ERROR_FILE, SUMMARY_FILE, RunFolder, create_run_folder
+from flowrl.runs.folder import ERROR_FILE, SUMMARY_FILE, RunFolder
 from flowrl.runs.initial_files import write_environment, write_initial_files
+from flowrl.runs.new_folder import create_run_folder
 from flowrl.runs.query_answers import QueryAnswers
 from flowrl.runs.query_server import answering_queries
 from flowrl.runs.recording import Recording
 from flowrl.runs.recovery import Recovery
 from flowrl.runs.result import RunResult, Status
 from flowrl.runs.run_sites import RunSites
-from flowrl.runs.run_snapshots import (
-    ContinuedRun,
-    RunSnapshots,
-    make_snapshots,
-)
+from flowrl.runs.run_snapshots import ContinuedRun, RunSnapshots, make_snapshots
 from flowrl.runs.run_status import timings_row
 from flowrl.runs.stop_requests import StopRequests
 from flowrl.runs.summary import EvaluationReturns, long_warmup_lines, summary_of
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.executor import Cut, Executor
 from flowrl.runtime.interruptions import RunInterrupted
 from flowrl.runtime.records import RecordSource

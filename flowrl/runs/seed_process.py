@@ -21,9 +21,9 @@ from flowrl.core.plain_data import DataCodec
 from flowrl.core.records import MetricsRecord, Record
 from flowrl.machine.child_process import begin_child
 from flowrl.machine.process_exit import exit_now
-from flowrl.runs.display import Watcher
 from flowrl.runs.result import RunResult, Status
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.sites.graph_transfer import read_graph
 

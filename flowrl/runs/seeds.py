@@ -30,7 +30,8 @@ from flowrl.graph.site_layout import make_layout, resources_here
 from flowrl.graph.site_shares import host_places, without_hosts
 from flowrl.machine.child_process import ChildProcess, exit_text
 from flowrl.machine.cores import usable_cores
-from flowrl.runs.folder import create_seeds_folder, explain_disk_errors
+from flowrl.runs.disk_errors import explain_disk_errors
+from flowrl.runs.new_folder import create_seeds_folder
 from flowrl.runs.plot import plot_runs
 from flowrl.runs.result import RunResult, Status
 from flowrl.runs.seed_display import SeedDisplay

@@ -14,18 +14,10 @@ from rich.console import Console
 from flowrl.core.records import MetricsRecord
 from flowrl.core.state import Count
 from flowrl.graph.model import Graph, Limits
-from flowrl.runs.display import (
-    LineDisplay,
-    LiveDisplay,
-    ProgressRate,
-    Watcher,
-    clock_text,
-    making_text,
-    node_table,
-    time_left_s,
-    watcher_for,
-)
+from flowrl.runs.display import LineDisplay, LiveDisplay, clock_text, node_table, watcher_for
+from flowrl.runs.progress_text import ProgressRate, making_text, time_left_s
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 from flowrl.runtime.status import Activity, NodeStats, SiteStatus
 from tests.cli.conftest import process, write

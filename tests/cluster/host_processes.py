@@ -13,8 +13,8 @@ from flowrl.checks.check import check
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
-from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 
 ANYWHERE = "tcp://127.0.0.1:*"
 SOON_S = 60.0

@@ -20,9 +20,9 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.errors import UsageError
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
-from flowrl.runs.display import Watcher
 from flowrl.runs.resume import resumed_run
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.status import HostStatus
 from tests.sites.run_comparison import run_graph
 from tests.toys.toy_runs import toy_graph

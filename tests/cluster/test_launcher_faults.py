@@ -18,10 +18,10 @@ from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.records import Record
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
-from flowrl.runs.display import Watcher
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
 from flowrl.runs.snapshot_files import snapshot_folders
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 from tests.cluster.launcher_cases import (
     CASES,

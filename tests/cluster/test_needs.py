@@ -19,8 +19,8 @@ from flowrl.graph import site_layout
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.machine.resources import MachineResources
-from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from tests.cluster.host_processes import HostStarter, run_of
 from tests.sites.run_comparison import run_graph
 from tests.toys.toy_runs import toy_graph

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.coordinator import run_of
-from flowrl.runs.display import Watcher
+from flowrl.runs.watcher import Watcher
 
 
 @pytest.mark.slow

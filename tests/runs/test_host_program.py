@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import flowrl
 from flowrl.machine.numerics import THREAD_VARIABLES, settled_numerics
-from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from tests.sites.perturbed_environment import flush_to_zero
 from tests.toys.toy_runs import toy_graph
 

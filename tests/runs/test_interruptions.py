@@ -17,9 +17,9 @@ from flowrl.core.ports import In
 from flowrl.core.records import Record
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
-from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
 from flowrl.runs.stop_requests import handling_signals
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 from tests.toys.toy_runs import toy_graph
 

@@ -18,15 +18,8 @@ from flowrl.core.errors import GraphError, RunError, UsageError
 from flowrl.core.node import Node
 from flowrl.core.ports import In, StateIn, StateOut
 from flowrl.core.state import State
-from flowrl.runs.population import (
-    MEMBERS_FILE,
-    POPULATION_FILE,
-    Member,
-    Perturbation,
-    Population,
-    members_table,
-    read_perturbation,
-)
+from flowrl.runs.perturbation import Perturbation, read_perturbation
+from flowrl.runs.population import MEMBERS_FILE, POPULATION_FILE, Member, Population, members_table
 from flowrl.runs.registry import RunEntry
 from tests.toys.toy_runs import toy_graph
 

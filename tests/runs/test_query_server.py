@@ -17,12 +17,12 @@ from flowrl.checks.check import check
 from flowrl.core.errors import FlowError, UsageError
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
-from flowrl.runs.display import Watcher
 from flowrl.runs.queries import ask, query_status
 from flowrl.runs.query_server import QUERY_BYTES, answering_queries
 from flowrl.runs.registry import RunEntry, live_entries, runtime_folder, write_entry
 from flowrl.runs.run import Run
 from flowrl.runs.run_names import find_live_run, find_run_folder
+from flowrl.runs.watcher import Watcher
 from tests.runs.threaded_runs import (
     DEADLINE_S,
     pair,

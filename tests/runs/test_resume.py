@@ -14,9 +14,9 @@ from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.node import Node
 from flowrl.core.ports import In, StateIn
 from flowrl.core.state import State
-from flowrl.runs.display import Watcher
 from flowrl.runs.folder import CHECKPOINT_LOG, RunFolder
 from flowrl.runs.snapshot_files import snapshot_folders
+from flowrl.runs.watcher import Watcher
 from tests.sites.run_comparison import read_results
 from tests.toys.toy_runs import toy_graph
 
@@ -223,7 +223,7 @@ def test_two_processes_do_not_run_in_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both may have looked before either was listed among the active runs."""
-    monkeypatch.setattr("flowrl.runs.folder.LOCKED_WITHIN_S", 0.0)
+    monkeypatch.setattr("flowrl.runs.folder_lock.LOCKED_WITHIN_S", 0.0)
     flowrl.load(graph()).run(train_iters=8, out=tmp_path / "run", quiet=True)
     before = (tmp_path / "run" / "summary.json").read_bytes()
     other = RunFolder(tmp_path / "run")

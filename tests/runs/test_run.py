@@ -20,11 +20,12 @@ from flowrl.core.written_config import written_params
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
 from flowrl.graph.yaml_text import parse_yaml
-from flowrl.runs.display import Watcher
-from flowrl.runs.folder import create_run_folder, read_jsonl
+from flowrl.runs.folder import read_jsonl
 from flowrl.runs.initial_files import params_text
+from flowrl.runs.new_folder import create_run_folder
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 from tests.toys.toy_nodes import FailingNode
 from tests.toys.toy_runs import toy_graph
@@ -267,7 +268,7 @@ def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("flowrl.runs.folder.time.strftime", lambda form: "now")
+    monkeypatch.setattr("flowrl.runs.new_folder.time.strftime", lambda form: "now")
     folders = [run(None, rounds=1).run_dir for _ in range(3)]  # type: ignore[arg-type]
     assert folders == [f"runs/graph-seed0-now{suffix}" for suffix in ("", "-2", "-3")]
 

@@ -16,8 +16,8 @@ from flowrl.core.ports import In
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
 from flowrl.runs import run as run_module
-from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from tests.toys.toy_runs import toy_graph
 
 TOLD = threading.Event()

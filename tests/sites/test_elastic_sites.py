@@ -17,8 +17,8 @@ import pytest
 from flowrl.checks.check import check
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
-from flowrl.runs.display import Watcher
 from flowrl.runs.run import Run
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.sites import site_restarts
 from flowrl.runtime.sites.site_failures import SiteLost
 from tests.toys.toy_runs import toy_graph

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import flowrl
-from flowrl.runs.display import Watcher
 from flowrl.runs.snapshot_files import read_newest_snapshot
+from flowrl.runs.watcher import Watcher
 from tests.sites.test_elastic_sites import Disturber, log_of, ratio_graph, run_disturbed
 
 INEXACT = "the run was continued, and not exactly as it would have gone on: "

@@ -16,11 +16,11 @@ from flowrl.core.node import Node
 from flowrl.core.ports import In
 from flowrl.graph.loading import load_data
 from flowrl.graph.model import Limits
-from flowrl.runs.display import Watcher
 from flowrl.runs.recovery import WAITS_S, BackOff
 from flowrl.runs.run import Run
 from flowrl.runs.run_snapshots import RunSnapshots
 from flowrl.runs.token_file import TOKEN_FILE
+from flowrl.runs.watcher import Watcher
 from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from tests.runs.test_resume import StopsAt
