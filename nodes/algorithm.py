@@ -42,6 +42,7 @@ from flowrl.nodes.acting import (
     keep_scores,
     obey_mask,
 )
+from flowrl.nodes.acting_hash import acting_hash
 from flowrl.nodes.advantages import ESTIMATES
 from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.configured_parts import configured_part, configured_parts
@@ -150,6 +151,18 @@ def _ignored_settings(nets: Mapping[str, Net]) -> dict[str, str]:
         if hasattr(net.model.config, "shared") and _trunk_users(net) <= 1:
             ignored["shared"] = f"the network '{name}' has one head"
     return {key: why for key, why in found[0].items() if all(key in ignored for ignored in found)}
+
+
+MAKERS_OF_MODES = ("collect_mode", "eval_mode", "_act_mode", "network_act_mode", "inference_model")
+
+
+def _knows_its_modes(cls: type[Algorithm]) -> bool:
+    """Whether `acting_parts` is defined by the class that makes the modes, or by one that inherits from it."""
+
+    def depth(name: str) -> int:
+        return next(k for k, base in enumerate(cls.__mro__) if name in vars(base))
+
+    return all(depth("acting_parts") <= depth(maker) for maker in MAKERS_OF_MODES)
 
 
 def _trunk_users(net: Net) -> int:
@@ -283,6 +296,22 @@ class Algorithm(Policy):
             "inputs": [list(column.shape) for column in columns],
             "heads": {name: acting_settings(net.heads[name]) for name in self.acting_heads()},
         }
+
+    def acting_parts(self) -> Sequence[Any]:
+        """What acting depends on beside the acting network and the steps.
+
+        A class with a mode of its own defines it. Without that, such a mode may depend on every setting.
+        """
+        return ()
+
+    def acting_hash(self, explores: bool) -> str:
+        steps = [*self.collect_steps(), *self.explore] if explores else self.eval_steps()
+        rows = [self.gamma, self.nstep, self.unroll_steps, self.burn_in_steps]
+        collected = [self.collect_columns(), self.collect_settings()] if explores else []
+        knows_all = _knows_its_modes(type(self)) and not (explores and self.estimated_columns())
+        own = self.acting_parts() if knows_all else [self.config]
+        spaces = [self.network_settings(), self.own_obs, self.own_action]
+        return acting_hash([*spaces, *steps, *rows, *collected, *own])
 
     def memory_columns(self) -> Schema:
         return self.nets[self.acting_network].model.memory_columns()

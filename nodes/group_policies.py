@@ -17,6 +17,7 @@ from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.policy import (
     Policy,
     act_mode_state,
+    acting_facts,
     load_act_mode_state,
     use_device,
     weights_facts,
@@ -98,12 +99,18 @@ class GroupModes:
             load_act_mode_state(mode, state[name])
 
 
-def acting_facts(config: Any, policies: Mapping[str, Policy], runs_here: bool) -> dict[str, Any]:
-    """What a node states of its policies: what their weights are for, the device, and the modules that it imports."""
+def group_facts(
+    config: Any, policies: Mapping[str, Policy], runs_here: bool, explores: bool
+) -> dict[str, Any]:
+    """What a node states of its policies: what their weights are for, the device, and the modules that it imports.
+
+    `explores` says whether it acts like a collector.
+    """
     taken = {
         name + WEIGHTS: (policy, f"policies.{name}")
         for name, policy in policies.items()
         if not policy.acts_without_weights
     }
     device = shared_device_facts(config, policies.values(), False, runs_here)
-    return {**device, **weights_facts(taken)}
+    acting = {f"policies.{name}": policy for name, policy in policies.items()}
+    return {**device, **weights_facts(taken), **acting_facts(acting, explores)}

@@ -282,6 +282,9 @@ class MultiAgent(Algorithm):
     def own_action(self) -> Column:
         return self.agents.action
 
+    def acting_parts(self) -> Sequence[Any]:
+        return [self.agents.count]
+
     def memory_columns(self) -> Schema:
         return {n: self.agents.each(c) for n, c in super().memory_columns().items()}
 

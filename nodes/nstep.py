@@ -85,7 +85,7 @@ def _settings(policy: PartSpec | Policy) -> Any:
 def nstep_policy() -> Any:
     """Declare the parameter of a node that sums rewards."""
     about = "the policy that learns, for the rewards that it sums (`nstep`) and their discount"
-    return part("policy", about, shared="policy", default=None)
+    return part("policy", about, shared="policy", default=None, reads=("nstep", "gamma"))
 
 
 def rewards_summed(schema: Schema) -> int:

@@ -221,6 +221,13 @@ class Policy(Part):
         """
         return {}
 
+    def acting_hash(self, explores: bool) -> str:
+        """A hash of all that acting depends on beside the weights; empty: not known.
+
+        It is that of the collect mode if that `explores`, and else that of the eval mode.
+        """
+        return ""
+
     def memory_columns(self) -> Schema:
         """The columns of a recurrent policy's memory of one env; zeros where an episode begins."""
         return {}
@@ -317,6 +324,14 @@ def weights_facts(ports: Mapping[str, tuple[Policy, str]]) -> dict[str, Any]:
             for port, (policy, key) in ports.items()
         },
     }
+
+
+def acting_facts(policies: Mapping[str, Policy], explores: bool) -> dict[str, Any]:
+    """What a node states of the policies with which it acts, by the parameters that give them.
+
+    `explores` says whether it acts like a collector.
+    """
+    return {"acting": {key: policy.acting_hash(explores) for key, policy in policies.items()}}
 
 
 def act_by_id(mode: Any, obs: Mapping[int, Array]) -> dict[int, Any]:

@@ -21,6 +21,11 @@ from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
 from flowrl.checks.state_settings import state_setting_problems
 from flowrl.checks.unread_columns import unread_column_problems
+from flowrl.checks.unread_settings import (
+    unread_setting_problems,
+    unread_settings,
+    without_unread_values,
+)
 from flowrl.checks.warmup import limit_within_warmup, plan_warmup, uncounted_limit
 from flowrl.checks.weights import weights_problems
 from flowrl.core.errors import GraphError, Problem, UsageError
@@ -110,6 +115,8 @@ def _check(
     problems.extend(column_problems(graph, described))
     problems.extend(unread_column_problems(graph, described))
     problems.extend(weights_problems(graph, describer))
+    unread = [*unread_settings(graph, describer, is_whole=not broken)]
+    problems.extend(unread_setting_problems(graph, unread))
     if not broken:  # a missing node would make every phase look wrong
         steps = {n: f.env_steps or 0 for n, f in described.facts.items()}
         plan_warmup(graph, program, steps, problems)
@@ -127,6 +134,7 @@ def _check(
     problems.extend(compression_problems(graph))
     problems.extend(group_problems(graph, program, described))
     problems.extend(_failure_problems(graph))
+    graph = without_unread_values(graph, unread)
     graph = _with_resolved_parameters(graph, described.facts)
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
     checked.undescribed = described.undescribed

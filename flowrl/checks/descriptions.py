@@ -122,6 +122,13 @@ class NodeDescriber:
             self.problems.append(found.problem)
         return found.facts
 
+    def facts_with(self, name: str, config: Config) -> Facts | None:
+        """Return the facts that a node would have with another config, without reporting problems of that."""
+        known = len(self.problems)
+        facts = self.describe_node(name, config)
+        del self.problems[known:]
+        return facts
+
     def _is_live(self, edge: Edge) -> bool:
         """Return whether the tokens of an edge come from a collector or an evaluator."""
         if edge.kind != "stream" or is_feedback(self.graph, edge):

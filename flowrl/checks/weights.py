@@ -42,7 +42,7 @@ class WeightsUse(NamedTuple):
 def weights_problems(graph: Graph, describer: NodeDescriber) -> Iterator[Problem]:
     """Yield a problem for each reader that cannot act with the weights that it gets."""
     facts = describer.descriptions.facts
-    for use in _weights_uses(graph, facts):
+    for use in weights_uses(graph, facts):
         learner, reader = facts[use.source.node], facts[use.reader]
         learned = learner.acts_on.get(use.source.port)
         seen = reader.acts_on.get(use.key)
@@ -64,7 +64,8 @@ def weights_problems(graph: Graph, describer: NodeDescriber) -> Iterator[Problem
             yield from _missing_settings(graph, use, learner, reader)
 
 
-def _weights_uses(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[WeightsUse]:
+def weights_uses(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[WeightsUse]:
+    """Yield the weights that each node acts with, as far as nodes are described."""
     edges = {edge.to: edge for edge in graph.edges}
     for edge in graph.edges:
         source, reader = facts.get(edge.source.node), facts.get(edge.to.node)

@@ -73,6 +73,10 @@ class Facts:
     acts_on: Mapping[str, Schema] = field(default_factory=dict)
     # By the same keys: the network whose weights they are.
     networks: Mapping[str, NetworkFacts] = field(default_factory=dict)
+    # By parameter that is a policy with which the node acts, as a path such as `policies.NAME`: a hash of all that
+    # acting depends on beside the weights, or nothing if it is not known. If it is, and no fact of the node changes
+    # with a setting of the policy, then that setting has no effect on the node.
+    acting: Mapping[str, str] = field(default_factory=dict)
     # By state output that carries the weights of several learners: for each name, the state input that brings them.
     carries: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     # The env steps of one firing, where that number is fixed.

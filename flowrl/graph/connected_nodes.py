@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container
 from typing import Any
 
-from flowrl.core.config import Config, PartSpec, dependent_params, field_extras, replaced_params
+from flowrl.core.config import dependent_params, replaced_params
 from flowrl.core.errors import Problems
 from flowrl.graph.model import Graph, PortRef, linked_groups
 
@@ -59,37 +59,3 @@ def refuse_params_of_missing_inputs(
             if port in spec.cls.ports and PortRef(spec.name, port) not in connected:
                 what = f"nodes.{spec.name}: '{name}' has no effect, because the input '{port}' is not connected"
                 problems.add(spec.location(name), what, "leave it out, or connect the input")
-
-
-def refuse_unread_parts(graph: Graph, problems: Problems) -> None:
-    """Report parameters of parts that their node does not read, unless a part elsewhere says the same.
-
-    The resolved graph of a run has no sections, so what a section gives to all nodes is found by equal values.
-    """
-    parts = [part for spec in graph.nodes.values() for part in _parts_of(spec.config)]
-    for spec in graph.nodes.values():
-        for name, info in type(spec.config).model_fields.items():
-            part, reads = getattr(spec.config, name), field_extras(info).get("reads")
-            if not reads or not isinstance(part, PartSpec):
-                continue
-            others = [other for other in parts if other is not part and other.type == part.type]
-            for key in _values_of_its_own(part, others):
-                if key not in reads:
-                    read = f"of {name}, only {', '.join(reads)} is read"
-                    what = f"nodes.{spec.name}: '{name}.{key}' has no effect: {read}"
-                    hint = "set it for the node that learns"
-                    problems.add(spec.location(f"{name}.{key}"), what, hint)
-
-
-def _parts_of(config: Config) -> Iterator[PartSpec]:
-    return (value for _, value in config if isinstance(value, PartSpec))
-
-
-def _values_of_its_own(part: PartSpec, others: Sequence[PartSpec]) -> Iterator[str]:
-    """Yield the parameters of a part whose values are neither their defaults nor those of another part."""
-    for key, info in type(part.config).model_fields.items():
-        value = getattr(part.config, key)
-        if isinstance(value, PartSpec) and not others:
-            continue  # its default is not known here
-        if value != info.default and all(getattr(one.config, key) != value for one in others):
-            yield key

@@ -17,7 +17,6 @@ from flowrl.graph.catalogue import Catalogue
 from flowrl.graph.connected_nodes import (
     clear_replaced_params,
     refuse_params_of_missing_inputs,
-    refuse_unread_parts,
     share_replicas,
 )
 from flowrl.graph.edge_reader import EdgeReader
@@ -107,8 +106,6 @@ def _load(
     clear_replaced_params(graph, problems)
     incomplete = frozenset(reader.incomplete if scope.all_edges_read else scope.nodes)
     refuse_params_of_missing_inputs(graph, incomplete, problems)
-    if not scope.broken_nodes:  # a node that could not be read may say the same
-        refuse_unread_parts(graph, problems)
     if (warmup := tree.fields.get("warmup")) is not None:
         phases = PhaseReader(graph, scope.part_ports, scope.broken_nodes, params, problems)
         graph.phases = phases.read(warmup)

@@ -12,7 +12,7 @@ from flowrl.core.node import Node
 from flowrl.core.ports import AUTO, In, Out, Port, Rate
 from flowrl.graph.edge_options import EdgeKind, EdgeOption, option
 from flowrl.graph.tree import display_path
-from flowrl.graph.yaml_text import SourceLocation, YamlValue
+from flowrl.graph.yaml_text import SourceLocation, YamlValue, keys_of
 
 NodeType = type[Node]
 OnFailure = Literal["stop", "restart", "ignore"]
@@ -120,7 +120,7 @@ class NodeSpec:
 def _last_written(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None:
     """The last value on a path such as `env.id`, `opponents[1].lr` or `explore.0.share` that is written."""
     found, items = None, list[YamlValue]()
-    for word in key.replace("[", ".").replace("]", "").split("."):
+    for word in keys_of(key):
         if word.isdecimal() and int(word) < len(items):
             found = items[int(word)]
         elif word in fields:
@@ -370,6 +370,7 @@ class Graph:
         What an extending file changes is the cause if values of several files do not fit together.
         """
         order = {display_path(file): number for number, file in enumerate(self.files)}
+        order.setdefault(self.name, len(order))  # plain data, which extends all files
         return max(locations, key=lambda location: order.get(location.file, len(order)))
 
     def nodes_of_role(self, role: str) -> list[str]:

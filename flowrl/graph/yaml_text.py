@@ -7,7 +7,7 @@ scalars (YAML 1.2's core schema, so that `3e-4` is a number), and it bounds dept
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -77,6 +77,31 @@ def item_of(value: Any, location: SourceLocation, key: SourceLocation | None = N
     if isinstance(value, list | tuple):
         return YamlValue([item_of(v, location) for v in value], location, key)
     return YamlValue(value, location, key)
+
+
+def keys_of(path: str) -> list[str]:
+    """The keys of a path such as `env.id`, `opponents[1].lr` or `explore.0.share`."""
+    return path.replace("[", ".").replace("]", "").split(".")
+
+
+def item_at(item: YamlValue, path: str) -> YamlValue | None:
+    """The item at a path below another one; None if it is not written."""
+    found: YamlValue | None = item
+    for key in keys_of(path):
+        if found is None:
+            return None
+        items = dict(enumerate(found.items))
+        found = items.get(int(key)) if key.isdecimal() and items else found.fields.get(key)
+    return found
+
+
+def with_item(item: YamlValue, keys: Sequence[str], new: YamlValue) -> YamlValue:
+    """A mapping with another item at a path of keys."""
+    if not keys:
+        return new
+    below = item.fields.get(keys[0]) or YamlValue({}, item.location)
+    fields = {**item.fields, keys[0]: with_item(below, keys[1:], new)}
+    return YamlValue(fields, item.location, item.key_location)
 
 
 def read_yaml(path: Path, shown: str = "") -> YamlValue:

@@ -23,7 +23,7 @@ from flowrl.nodes.collectors.transitions import row_schema, transitions
 from flowrl.nodes.devices import device_facts
 from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.origin import OFFSET_COLUMN
-from flowrl.nodes.policy import Policy, weights_facts
+from flowrl.nodes.policy import Policy, acting_facts, weights_facts
 
 
 class EpisodeCollector(Collector):
@@ -56,6 +56,7 @@ class EpisodeCollector(Collector):
             env_steps=None if config.counts else 0,
             nondeterministic=why,
             **weights_facts({"weights": (policy, "policy")}),
+            **acting_facts({"policy": policy}, explores=True),
             needs_settings={"weights": policy.collect_settings()},
             **device_facts(config, policy, False, surroundings.runs_here),
         )

@@ -19,8 +19,8 @@ from flowrl.nodes.collectors.joined_managers import join_specs
 from flowrl.nodes.devices import device_param
 from flowrl.nodes.envs.steps import episode_metrics
 from flowrl.nodes.group_policies import (
-    acting_facts,
     acts_without_weights,
+    group_facts,
     group_policies,
     weights_by_group,
     weights_ports,
@@ -90,7 +90,7 @@ class GroupCollector(Node):
             name: stream_schema(spec.groups[name], policy, config.origin)
             for name, policy in policies.items()
         }
-        facts = acting_facts(config, policies, surroundings.runs_here)
+        facts = group_facts(config, policies, surroundings.runs_here, explores=True)
         return Facts(
             outs=outs,
             cuts_episodes=frozenset(outs),

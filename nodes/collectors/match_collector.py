@@ -41,7 +41,7 @@ from flowrl.nodes.league.matches import (
 )
 from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.origin import NO_WEIGHTS_VERSION, OFFSET_COLUMN
-from flowrl.nodes.policy import Policy
+from flowrl.nodes.policy import Policy, acting_facts
 
 OFFSET = Column("int32")  # a row's index in its match
 
@@ -109,6 +109,7 @@ class MatchCollector(Collector):
             what = "a match_collector computes no advantages"
             raise UnsoundError(what, "give the policy `advantages: learner`", f"{key}.advantages")
         scripted = scripted_policies(config, spec)
+        opponents = {f"opponents[{k}]": p for k, p in enumerate(scripted.values())}
         extra = cls.extra_columns(config, policy, spec)
         rows = {**row_schema(spec.obs, spec.action, extra), OFFSET_COLUMN: OFFSET}
         return Facts(
@@ -119,6 +120,7 @@ class MatchCollector(Collector):
             rows={"results": config.n_episode},
             env_steps=None if config.counts else 0,
             **players.weights_facts(own),
+            **acting_facts(players.by_key() | opponents, explores=True),
             **shared_device_facts(
                 config,
                 [policy, *scripted.values(), *players.named.values()],

@@ -57,6 +57,10 @@ class PlayerPolicies:
         settings = {port: _collect_settings(*at) for port, at in ports.items()}
         return {**weights_facts(ports), "needs_settings": {**settings, "matches": known}}
 
+    def by_key(self) -> dict[str, Policy]:
+        """The policies by the parameters that give them."""
+        return {"policy": self.others, **{self.key_of(n): p for n, p in self.named.items()}}
+
 
 def _collect_settings(policy: Policy, key: str) -> dict[str, str]:
     """What acting needs to come with the weights, each with the parameter that depends on it."""

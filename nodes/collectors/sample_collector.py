@@ -27,7 +27,7 @@ from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.nstep import nstep_of
 from flowrl.nodes.origin import LINK_COLUMNS, origin_schema
-from flowrl.nodes.policy import Policy, weights_facts
+from flowrl.nodes.policy import Policy, acting_facts, weights_facts
 
 
 class SampleCollector(Collector):
@@ -84,6 +84,7 @@ class SampleCollector(Collector):
             env_steps=config.n_sample if config.counts else 0,
             nondeterministic=why if config.stepping == "ready" else "",
             **weights_facts({"weights": (policy, "policy")}),
+            **acting_facts({"policy": policy}, explores=True),
             needs_settings={"weights": policy.collect_settings()},
             **device_facts(config, policy, False, surroundings.runs_here),
         )

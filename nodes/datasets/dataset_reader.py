@@ -42,7 +42,11 @@ class DatasetReader(Node):
         )
         rows: int | None = param(None, "the number of first rows that are read; default: all", ge=1)
         policy: Any = part(
-            "policy", "the policy that learns from the rows", shared="policy", default=None
+            "policy",
+            "the policy that learns from the rows, for the rewards that it sums and their discount",
+            shared="policy",
+            default=None,
+            reads=("nstep", "gamma"),
         )
         env: Any = part(
             "env",

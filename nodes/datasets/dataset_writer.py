@@ -40,7 +40,11 @@ class DatasetWriter(Node):
         )
         rows: int = param(10_000, "the number of newest rows in the dataset", ge=1)
         policy: Any = part(
-            "policy", "the policy that the rows were collected for", shared="policy", default=None
+            "policy",
+            "the policy that the rows were collected for, whose gamma the dataset states",
+            shared="policy",
+            default=None,
+            reads=("gamma",),
         )
 
     @classmethod

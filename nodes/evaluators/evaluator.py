@@ -29,7 +29,7 @@ from flowrl.nodes.evaluators.evaluation import (
 from flowrl.nodes.evaluators.video import EpisodeRecorder
 from flowrl.nodes.models.saved_weights import check_no_nan
 from flowrl.nodes.observations import flatten_columns
-from flowrl.nodes.policy import use_device, weights_facts
+from flowrl.nodes.policy import acting_facts, use_device, weights_facts
 
 
 class Evaluator(BaseEvaluator):
@@ -59,6 +59,7 @@ class Evaluator(BaseEvaluator):
         return Facts(
             outs={"data": schema},
             **weights_facts({"weights": (policy, "policy")}),
+            **acting_facts({"policy": policy}, explores=False),
             settings={"found": frozenset([*metric_names(numbers, config.win_above), BEST])},
             **device_facts(config, policy, False, surroundings.runs_here),
         )

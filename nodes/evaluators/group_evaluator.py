@@ -21,8 +21,8 @@ from flowrl.nodes.evaluators.video import EpisodeRecorder
 from flowrl.nodes.group_policies import (
     WEIGHTS,
     GroupModes,
-    acting_facts,
     acts_without_weights,
+    group_facts,
     group_policies,
     weights_by_group,
     weights_ports,
@@ -62,7 +62,7 @@ class GroupEvaluator(BaseEvaluator):
         spec = join_specs(linked) if linked else env_spec(own_env(config), 1)
         policies = group_policies(config, spec)
         _check_config(config, spec)
-        return Facts(**acting_facts(config, policies, surroundings.runs_here))
+        return Facts(**group_facts(config, policies, surroundings.runs_here, explores=False))
 
     def setup(self) -> None:
         super().setup()

@@ -54,6 +54,7 @@ class MatchEvaluator(MatchCollector):
             env_steps=0,
             acts_on=found.acts_on,
             networks=found.networks,
+            acting=found.acting,
             imports=found.imports,
             resolved=found.resolved,
         )

@@ -16,7 +16,7 @@ from flowrl.core.ports import In, Out
 from flowrl.nodes.acting import SCORES
 from flowrl.nodes.configured_policies import policy_for
 from flowrl.nodes.observations import NestedColumns, columns_under, obs_columns_in
-from flowrl.nodes.policy import Policy, act_mode_state, load_act_mode_state
+from flowrl.nodes.policy import Policy, act_mode_state, acting_facts, load_act_mode_state
 
 
 class ExpertLabels(Node):
@@ -41,7 +41,9 @@ class ExpertLabels(Node):
         policy = expert_for(config.policy, schema)
         labels = _added_columns(policy)
         return Facts(
-            outs={"out": {**schema, **labels}}, imports=policy.imported_modules(learn=False)
+            outs={"out": {**schema, **labels}},
+            imports=policy.imported_modules(learn=False),
+            **acting_facts({"policy": policy}, explores=False),
         )
 
     def setup(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,6 +123,11 @@ class Atoc(DeterministicActors):
                 target=c.target,
             ),
         }
+
+    def acting_parts(self) -> Sequence[Any]:
+        nets = [self.nets[name] for name in ACTING]
+        settings = [(net.model.acting_settings(), net.inputs, net.heads) for net in nets]
+        return [self.agents.count, self.members, self._position_entries, settings]
 
     def inference_model(self, rng: np.random.Generator | None, device: str) -> InferenceModel:
         models = {}

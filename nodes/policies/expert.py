@@ -13,6 +13,7 @@ from flowrl.core.config import param, part
 from flowrl.core.errors import RunError
 from flowrl.core.facts import UnsoundError
 from flowrl.core.state import State
+from flowrl.nodes.acting_hash import acting_hash
 from flowrl.nodes.configured_policies import policy_for
 from flowrl.nodes.policy import (
     AnyActMode,
@@ -74,6 +75,11 @@ class Expert(Policy):
     @property
     def burn_in_steps(self) -> int:
         return self.trained.burn_in_steps
+
+    def acting_hash(self, explores: bool) -> str:
+        known = self.trained.acting_hash(explores and self.config.explore)
+        own = self.config.model_dump(exclude={"trained"})
+        return acting_hash([known, self.gamma, self.nstep, own]) if known else ""
 
     def memory_columns(self) -> Schema:
         return self.trained.memory_columns()

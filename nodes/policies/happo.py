@@ -39,6 +39,9 @@ class Happo(Mappo):
         actors = {actor_name(k): self.actor_net() for k in range(self.agents.count)}
         return {**actors, "critic": self.critic_net()}
 
+    def acting_parts(self) -> Sequence[Any]:
+        return [self.agents.count]  # the networks of all agents are alike
+
     def _act_mode(
         self, steps: Sequence[ActingStep], outputs: Schema, seed: int, explores: bool
     ) -> AnyActMode:

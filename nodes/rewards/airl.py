@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowrl.core.batch import Array, Batch
 from flowrl.core.config import param, part
-from flowrl.core.facts import UnsoundError
+from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.ports import StateIn
 from flowrl.core.state import State
 from flowrl.nodes import losses
@@ -19,6 +20,7 @@ from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.heads import ScalarHead
 from flowrl.nodes.models.input_columns import input_columns
 from flowrl.nodes.network_learn_mode import LearnBatch
+from flowrl.nodes.policy import acting_facts, weights_facts
 from flowrl.nodes.reward_steps import StepBatch, StepColumns
 
 if TYPE_CHECKING:
@@ -62,9 +64,12 @@ class Airl(ImitationModel):
         }
 
     @classmethod
-    def check(cls, config: Any, steps: StepColumns) -> None:
-        super().check(config, steps)
-        learning_policy(config, steps)
+    def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
+        facts = super().describe(config, surroundings)
+        steps = StepColumns.of(cls.type_name(), surroundings.inputs["data"] or {})
+        policy = learning_policy(config, steps)
+        weights = weights_facts({"weights": (policy, "policy")})
+        return replace(facts, **weights, **acting_facts({"policy": policy}, explores=False))
 
     def make_parts(self, steps: StepColumns) -> None:
         super().make_parts(steps)

@@ -536,7 +536,7 @@ def test_a_setting_of_a_policy_of_which_only_nstep_is_read_is_reported(problems)
         """
     hint = "of learning_policy, only nstep is read; set it for the node that learns"
     assert problems(text) == [
-        f"g.yaml:2:59: nodes.collector: 'learning_policy.model' has no effect: {hint}",
+        f"g.yaml:2:67: nodes.collector: 'learning_policy.model.type' has no effect: {hint}",
         f"g.yaml:2:39: nodes.collector: 'learning_policy.lr' has no effect: {hint}",
     ]
 
@@ -546,7 +546,7 @@ def test_a_resolved_policy_of_which_only_nstep_is_read_is_sound():
         loaded = load_data({"extends": "cartpole_dqn"}, overrides=changes)
         resolved = expand(check(loaded).require_sound().graph)
         assert "learning_policy" in resolved
-        assert load_text(resolved, "graph.yaml").problems == []
+        assert check(load_text(resolved, "graph.yaml")).problems == []
 
 
 def test_separate_trunks_of_a_policy_whose_networks_have_one_head_are_reported(problems):
