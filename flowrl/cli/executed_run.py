@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from flowrl.cli.streams import stdout_to_stderr
-from flowrl.core.errors import LOADING_STATE, FlowError, NodeError, UsageError
+from flowrl.core.errors import LOADING_STATE, NodeError, UsageError, needs_traceback
 from flowrl.machine.resource_limits import address_space_shortage
 from flowrl.runs.result import RunResult, result_text
 from flowrl.runs.run import Run
@@ -64,13 +64,13 @@ def _print_result(arguments: Namespace, result: RunResult) -> int:
 
 
 def _print_error(error: Exception, with_traceback: bool = True) -> None:
-    """Print the traceback of the first cause, if it is not an error of flowrl's own, and then the error in one line."""
+    """Print the traceback of the first cause, unless its message says everything, and then the error in one line."""
     shortage = address_space_shortage(error)
     if shortage:
         print(f"flowrl: {error}; {shortage}", file=sys.stderr)
         return
     cause = error.__cause__ if isinstance(error, NodeError) else error
-    if with_traceback and cause is not None and not isinstance(cause, FlowError):
+    if with_traceback and cause is not None and needs_traceback(cause):
         while cause.__cause__ is not None:  # the errors that it was turned into are in error.txt
             cause = cause.__cause__
         print("".join(traceback.format_exception(cause)), file=sys.stderr, end="")

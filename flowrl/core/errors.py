@@ -105,6 +105,14 @@ def attached_files(error: BaseException | None) -> dict[str, str]:
     return found
 
 
+def needs_traceback(error: BaseException) -> bool:
+    """Return whether a person needs an error's traceback to understand it.
+
+    An error whose message says everything has the attribute `needs_traceback` with the value false.
+    """
+    return bool(getattr(error, "needs_traceback", not isinstance(error, FlowError)))
+
+
 def shortened_repr(value: Any) -> str:
     """Return the repr of a value for messages, at most 60 characters."""
     text = repr(value)

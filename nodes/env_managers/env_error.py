@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -9,6 +10,7 @@ from typing import Any
 
 from flowrl.machine.child_process import exit_text
 from flowrl.nodes.envs.output_checks import InvalidOutputError
+from flowrl.nodes.envs.spec import CALLING_PACKAGES
 
 # What an env's code may raise. An env that calls sys.exit() has failed, too.
 ENV_EXCEPTIONS = (Exception, SystemExit)
@@ -20,7 +22,8 @@ class EnvError(RuntimeError):
     """An env failed and had no attempt left. It raised, returned what its spaces do not allow, or ended its process.
 
     `files` maps the name of a crash file, which `flowrl replay` plays again, to its text. The engine writes the
-    file to the run's folder. Without the engine, `save` does.
+    file to the run's folder. Without the engine, `save` does. `needs_traceback` is false if no code of the env
+    raised: then the message says everything.
     """
 
     def __init__(
@@ -32,7 +35,9 @@ class EnvError(RuntimeError):
         actions: Sequence[Any],
         what: str,
         files: dict[str, str] | None = None,
+        needs_traceback: bool = True,
     ) -> None:
+        self.needs_traceback = needs_traceback
         self.env, self.index, self.seed, self.step = env, index, seed, step
         self.actions = tuple(actions)[-SHOWN_ACTIONS:]
         self.files = files or {}
@@ -62,19 +67,38 @@ EXPECTED_RESULTS = {
     "step": f"a step returns (observation, reward, terminated, truncated, info); {OLD_GYM_HINT}",
     "reset": f"a reset returns (observation, info); {OLD_GYM_HINT}",
 }
-CALLING_PACKAGES = ("flowrl", "gymnasium")  # their code unpacks what an env returns
 
 
 def describe_failure(call: str, error: BaseException) -> str:
     """Describe the failure of an env's `step`, `reset` or `close`, with a hint if the env has the old gym interface."""
     if isinstance(error, InvalidOutputError):
         return str(error)
+    hint = _interface_hint(call, error)
+    text = f"{_text_of(error)}; {hint}" if hint else _text_of(error)
+    return f"{call} raised {type(error).__name__}: {text}"
+
+
+def env_traceback(call: str, error: BaseException) -> str:
+    """The traceback of an error that the env's own code raised; empty if the caller found a result invalid."""
+    if isinstance(error, InvalidOutputError):
+        return ""
+    if _interface_hint(call, error) and _raised_by_caller(error):
+        return ""
+    return "".join(traceback.format_exception(error))
+
+
+def _interface_hint(call: str, error: BaseException) -> str:
+    """What `step` and `reset` take and return, if the env seems to do otherwise."""
     text = _text_of(error)
     if "got an unexpected keyword argument 'seed'" in text:
-        text += f"; a reset takes a seed; {OLD_GYM_HINT}"
-    elif "unpack" in text and _raising_module(error).partition(".")[0] in CALLING_PACKAGES:
-        text += f"; {EXPECTED_RESULTS[call]}"
-    return f"{call} raised {type(error).__name__}: {text}"
+        return f"a reset takes a seed; {OLD_GYM_HINT}"
+    if "unpack" in text and _raised_by_caller(error):
+        return EXPECTED_RESULTS[call]
+    return ""
+
+
+def _raised_by_caller(error: BaseException) -> bool:
+    return _raising_module(error).partition(".")[0] in CALLING_PACKAGES
 
 
 PROCESS_SUBJECT = (
@@ -96,7 +120,7 @@ def _text_of(error: BaseException) -> str:
 
 def _raising_module(error: BaseException) -> str:
     """The name of the module that raised the error."""
-    traceback: TracebackType | None = error.__traceback__
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return str(traceback.tb_frame.f_globals.get("__name__", "")) if traceback else ""
+    frame: TracebackType | None = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return str(frame.tb_frame.f_globals.get("__name__", "")) if frame else ""

@@ -180,7 +180,7 @@ class EnvManager(Node):
         )
         name = getattr(self._part.config, "id", type(self._part).__name__)
         files = {f"crash-{self.ctx.key}-{index}.json": crash.text()}
-        return EnvError(name, index, start.seed, step, actions, what, files)
+        return EnvError(name, index, start.seed, step, actions, what, files, bool(traceback))
 
     def _make_index(self, index: int) -> int:
         """An env's index among the envs of all replicas; parts may make different envs by it."""

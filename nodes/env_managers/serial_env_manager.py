@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NoReturn
@@ -14,7 +13,12 @@ from flowrl.core.batch import Array
 from flowrl.core.facts import UnsoundError
 from flowrl.core.node import Load
 from flowrl.nodes.env_managers.action_log import ActionLog
-from flowrl.nodes.env_managers.env_error import ENV_EXCEPTIONS, EnvCloseError, describe_failure
+from flowrl.nodes.env_managers.env_error import (
+    ENV_EXCEPTIONS,
+    EnvCloseError,
+    describe_failure,
+    env_traceback,
+)
 from flowrl.nodes.env_managers.env_history import (
     CONTINUES,
     EnvHistory,
@@ -275,8 +279,8 @@ class SerialEnvManager(EnvManager):
         start = EpisodeStart(self.statistics.seeds[index], self._reset_options)
         if step:
             start = self._log.current_start(index)
-        traced = "".join(traceback.format_exception(error))
-        what = describe_failure("step" if step else "reset", error)
+        call = "step" if step else "reset"
+        traced, what = env_traceback(call, error), describe_failure(call, error)
         raise self._make_error(index, start, step, actions, what, traced, complete) from error
 
     # saving

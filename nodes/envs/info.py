@@ -62,7 +62,7 @@ def info_columns(env: Any) -> Schema:
         return {name: parse_type(name, text) for name, text in setting.items()}
     if not setting:
         return {}
-    with failures_as_unsound():
+    with failures_as_unsound("the env fails when it is played", "correct the env"):
         offered = offered_info(part, setting)
     for name in setting:
         if name not in offered:
@@ -91,6 +91,7 @@ def offered_info(
         env.reset(seed=0)
         for _ in range(SHOWN_STEPS):
             _, _, terminated, truncated, info = env.step(space.sample())
+            require_mapping(info)
             for entries in info.values() if is_shared else [info]:
                 _add_types(offered, entries)
             has_all = wanted and offered.keys() >= set(wanted)
@@ -146,6 +147,7 @@ class InfoReader:
 
     def read(self, info: Any) -> list[Array]:
         """The values of all columns, in their order."""
+        require_mapping(info)
         return [self._value(info, *entry) for entry in self._entries]
 
     def _value(
@@ -170,8 +172,21 @@ class InfoReader:
                 return array.astype(dtype)
         if fits and array.dtype.kind in "iub" and np.array_equal(array.astype(dtype), array):
             return array.astype(dtype)
-        shown = f"{name} is {reprlib.repr(value)}"
-        raise InvalidOutputError(0, f"info: {shown}; it is listed as {Column(str(dtype), shape)}")
+        listed = Column(str(dtype), shape)
+        hint = (
+            f"list it as {Column('float32', shape)}" if fits else "list what has one type and shape"
+        )
+        raise InvalidOutputError(
+            0, f"info: {name} is {reprlib.repr(value)}; it is listed as {listed}; {hint}"
+        )
+
+
+def require_mapping(info: Any) -> None:
+    """Refuse what a step returned in place of a mapping."""
+    if type(info) is not dict and not isinstance(info, Mapping):
+        raise InvalidOutputError(
+            0, f"info is {reprlib.repr(info)}; expected a mapping, such as {{}}"
+        )
 
 
 def _lookup(info: Any, name: str) -> Any:

@@ -12,6 +12,7 @@ from flowrl.core.batch import Array, Column
 from flowrl.nodes.observations import NestedColumns, ObsColumns, leaf_value
 
 MAX_REWARD = float(np.finfo(np.float32).max)  # rewards are sent in single precision
+REMEDY = "correct what the env returns, or its observation_space"
 NUMERIC_KINDS = "biuf"  # of dtypes; booleans count as 0 and 1
 
 
@@ -152,7 +153,7 @@ def _plain_rows(values: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> 
     if column.n is not None and not _all_below(obs, column.n):
         k = next(k for k, one in enumerate(obs) if not _all_below(one, column.n))
         raise InvalidOutputError(
-            k, f"the observation is {obs[k]}; its space allows 0 to {column.n - 1}"
+            k, f"the observation is {obs[k]}; its space allows 0 to {column.n - 1}; {REMEDY}"
         )
     return obs
 
@@ -164,17 +165,25 @@ def _cast_each(values: Sequence[Any], column: Column, dtype: np.dtype[Any]) -> A
             array = np.asarray(value)
         except ValueError as ragged:
             raise InvalidOutputError(k, f"the observation is no array: {ragged}") from ragged
-        if array.shape != column.shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+        if array.shape != column.shape or not _may_fit(array.dtype, dtype):
             is_object = array.dtype.kind == "O"
             shown = reprlib.repr(value) if is_object else Column(str(array.dtype), array.shape)
-            raise InvalidOutputError(k, f"the observation is {shown}; its space is {column}")
+            raise InvalidOutputError(
+                k, f"the observation is {shown}; its space is {column}; {REMEDY}"
+            )
         with np.errstate(over="ignore"):  # overflow to infinity is detected by the caller
             rows[k] = array
         if dtype.kind in "iu" and not np.array_equal(rows[k], array):
             raise InvalidOutputError(
-                k, f"the observation is {array}, which is out of range for {column}"
+                k, f"the observation is {array}, which is out of range for {column}; {REMEDY}"
             )
     return rows
+
+
+def _may_fit(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether values of one dtype may be values of another; whether whole numbers are in its range is seen later."""
+    are_whole = found.kind in "biu" and wanted.kind in "iu"
+    return are_whole or np.can_cast(found, wanted, "same_kind")
 
 
 def _all_finite(values: Array) -> bool:

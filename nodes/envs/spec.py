@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from flowrl.core.facts import MissingPackageError, UnsoundError
 from flowrl.machine.user_calls import noted_call
 from flowrl.nodes.observations import SEPARATOR, NestedColumns, ObsColumns
 
+CALLING_PACKAGES = ("flowrl", "gymnasium", "gym", "importlib")  # they call an env's own code
 CLOSE_TIMEOUT_S = 5.0
 FRAMES = "flowrl_frames"  # attribute of a space of stacked frames: their number
 SPACES = "Box, Discrete, MultiDiscrete or MultiBinary"
@@ -202,8 +204,10 @@ def env_columns(env: Any) -> tuple[ObsColumns, Column]:
 
 
 @contextmanager
-def failures_as_unsound() -> Iterator[None]:
-    """Raise any failure to make an env as an `UnsoundError`."""
+def failures_as_unsound(
+    what: str = "the env cannot be made", hint: str = "correct its id or its arguments"
+) -> Iterator[None]:
+    """Raise any failure of an env's code as an `UnsoundError`, with the place in that code."""
     try:
         yield
     except UnsoundError:
@@ -211,10 +215,20 @@ def failures_as_unsound() -> Iterator[None]:
     except (Exception, SystemExit) as error:  # an env's constructor may raise anything
         kind = MissingPackageError if isinstance(error, ModuleNotFoundError) else UnsoundError
         raise kind(
-            f"the env cannot be made: {type(error).__name__}: {error}",
-            "correct its id or its arguments",
-            "env",
+            f"{what}: {type(error).__name__}: {error}{_raising_place(error)}", hint, "env"
         ) from error
+
+
+def _raising_place(error: BaseException) -> str:
+    """The innermost line of the env's own code that an error came through, in words; empty if there is none."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package == "flowrl":
+            place = ""  # what was before is flowrl's way to the env
+        elif package not in CALLING_PACKAGES:
+            place = f" ({frame.f_code.co_filename}, line {line})"
+    return place
 
 
 def evaluation_part(env: Any) -> Any:

@@ -94,6 +94,56 @@ def test_an_env_that_ends_the_process_is_a_problem_of_its_graph(
     assert ("in fail" in done.stderr) == ("abort" in kwargs)  # the traceback
 
 
+INVALID = """
+from gymnasium import Env
+from gymnasium.spaces import Box, Discrete
+
+class Invalid(Env):
+    observation_space, action_space = Box(0, 255, (2,), "uint8"), Discrete(2)
+
+    def __init__(self, how):
+        self.how = how
+
+    def reset(self, *, seed=None, options=None):
+        return [0, 0], {}
+
+    def step(self, action):
+        if self.how == "raises":
+            raise KeyError("wheel")
+        if self.how == "returns four":
+            return [0, 0], 0.0, False, {}
+        return [0.5, 300.0], 0.0, False, False, {}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("manager", ["env_manager", "sync_subprocess_env_manager"])
+@pytest.mark.parametrize("placement", ["serial", "processes"])
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ("raises", "step raised KeyError: 'wheel'"),
+        ("returns four", "a step returns (observation, reward, terminated, truncated, info)"),
+        ("floats", "the observation is float64[2]; its space is uint8[2]; correct what the env"),
+    ],
+)
+def test_the_traceback_of_an_env_is_printed_if_its_own_code_raised(
+    how: str, what: str, placement: str, manager: str, tmp_path: Path
+) -> None:
+    (tmp_path / "invalid_env.py").write_text(INVALID)
+    (tmp_path / "g.yaml").write_text(
+        "extends: cartpole_dqn\n"
+        f"env: {{id: 'invalid_env:Invalid', kwargs: {{how: {how}}}}}\n"
+        f"nodes: {{envs: {{type: {manager}, count: 1}}}}\n"
+    )
+    words = ("g.yaml", "--train-iters", "1", "--placement", placement, "--out", "r")
+    done = flowrl(tmp_path, "run", *words)
+    assert done.returncode == 1
+    assert what in done.stderr.splitlines()[-1]
+    assert ("Traceback" in done.stderr) == (how == "raises")
+    assert "EnvError: env 0" in (tmp_path / "r" / "error.txt").read_text()
+
+
 @pytest.mark.slow
 def test_an_env_whose_close_blocks_does_not_block_check(faulty: Path) -> None:
     write_graph(faulty, "close: hang")

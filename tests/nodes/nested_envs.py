@@ -45,6 +45,29 @@ class Nested(gymnasium.Env):
         return {"camera": camera, "pair": pair}
 
 
+class Robot(gymnasium.Env):
+    """Sees two images that show the step, one of them in a Dict in the Dict."""
+
+    def __init__(self) -> None:
+        camera, eye = Box(0, 255, (2, 3, 3), np.uint8), Box(0, 255, (2, 3, 3), np.uint8)
+        inner = Dict({"eye": eye, "load": Discrete(3)})
+        self.observation_space = Dict({"camera": camera, "robot": inner})
+        self.action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return self._obs(), 0.0, self.t == 5, False, {}
+
+    def _obs(self) -> dict[str, Any]:
+        eye = np.full((2, 3, 3), self.t, np.uint8)
+        return {"camera": np.zeros((2, 3, 3), np.uint8), "robot": {"eye": eye, "load": 1}}
+
+
 class Bright(gymnasium.Env):
     """One half of the image is brighter; the right action says which."""
 

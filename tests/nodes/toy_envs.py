@@ -62,6 +62,13 @@ class InfoEnv(CountingEnv):
         return *stepped, terminated, truncated, info
 
 
+class NoInfo(CountingEnv):
+    """Its steps return None as info."""
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], None
+
+
 class OptionEnv(CountingEnv):
     """Observes [the number `shift` of its options, steps taken]; an episode has `length` steps if they say so."""
 

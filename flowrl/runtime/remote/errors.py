@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flowrl.core.errors import NodeError, attached_files
+from flowrl.core.errors import NodeError, attached_files, needs_traceback
 from flowrl.core.plain_data import DataCodec
 
 
@@ -22,6 +22,7 @@ class RemoteError:
     traceback: str
     files: Mapping[str, str]
     failed_firing: bytes = b""
+    needs_traceback: bool = True
 
 
 REMOTE_ERROR: DataCodec[RemoteError] = DataCodec(RemoteError)
@@ -38,7 +39,16 @@ def describe_error(error: BaseException) -> RemoteError:
     text = "".join(traceback.format_exception(cause))
     firing = error.failed_firing if isinstance(error, NodeError) else b""
     files = attached_files(error)
-    return RemoteError(node, doing, type(cause).__name__, str(cause), text, files, firing)
+    return RemoteError(
+        node,
+        doing,
+        type(cause).__name__,
+        str(cause),
+        text,
+        files,
+        firing,
+        needs_traceback(cause),
+    )
 
 
 def restore_error(site: str, remote: RemoteError) -> Exception:
@@ -49,6 +59,7 @@ def restore_error(site: str, remote: RemoteError) -> Exception:
     kind = type(remote.type, (base,), {"__str__": lambda self: remote.text})
     cause: Exception = kind.__new__(kind)  # type: ignore[call-overload]  # some constructors need more arguments
     cause.files = remote.files  # type: ignore[attr-defined]
+    cause.needs_traceback = remote.needs_traceback  # type: ignore[attr-defined]
     cause.__cause__ = RemoteTraceback(f"on site '{site}'\n{remote.traceback}")
     if not remote.node:
         return cause

@@ -7,7 +7,6 @@ Whatever a worker is doing stands in its `activity` word: from the lowest bit on
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array
-from flowrl.nodes.env_managers.env_error import describe_failure
+from flowrl.nodes.env_managers.env_error import describe_failure, env_traceback
 from flowrl.nodes.env_managers.env_history import CarryOverLayers, carry_over_layers
 from flowrl.nodes.env_managers.workers.adaptive_wait import AdaptiveWait
 from flowrl.nodes.env_managers.workers.shared_rows import (
@@ -247,7 +246,7 @@ class WorkerLoop:
             self.shared.activity_view[self.worker] = activity
 
     def _write_error(self, row: int, call: str, error: BaseException) -> None:
-        text = f"{describe_failure(call, error)}\n{''.join(traceback.format_exception(error))}"
+        text = f"{describe_failure(call, error)}\n{env_traceback(call, error)}"
         with self.lock:
             if self.is_active:
                 self.shared.write_error(row, text)

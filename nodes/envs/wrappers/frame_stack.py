@@ -10,7 +10,13 @@ from flowrl.core.batch import Array
 from flowrl.core.config import param
 from flowrl.nodes.envs.spec import FRAMES
 from flowrl.nodes.envs.wrappers.lazy_base import EnvWrapper
-from flowrl.nodes.envs.wrappers.spaces import LEAF_HELP, find_box, replace_leaf
+from flowrl.nodes.envs.wrappers.spaces import (
+    LEAF_HELP,
+    find_box,
+    read_leaf,
+    replace_leaf,
+    write_leaf,
+)
 from flowrl.nodes.envs.wrappers.wrapper import Wrapper
 
 
@@ -45,16 +51,10 @@ class FrameStackEnv(EnvWrapper):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         obs, info = self.env.reset(seed=seed, options=options)
-        self._frames = np.repeat(self._frame(obs)[None], self._n, 0)
-        return self._stacked(obs), info
+        self._frames = np.repeat(read_leaf(obs, self._leaf)[None], self._n, 0)
+        return write_leaf(obs, self._leaf, self._frames), info
 
     def step(self, action: Any) -> Any:
         obs, *rest = self.env.step(action)
-        self._frames = np.concatenate([self._frames[1:], self._frame(obs)[None]])
-        return self._stacked(obs), *rest
-
-    def _frame(self, obs: Any) -> Array:
-        return np.asarray(obs if self._leaf is None else obs[self._leaf])
-
-    def _stacked(self, obs: Any) -> Any:
-        return self._frames if self._leaf is None else {**obs, self._leaf: self._frames}
+        self._frames = np.concatenate([self._frames[1:], read_leaf(obs, self._leaf)[None]])
+        return write_leaf(obs, self._leaf, self._frames), *rest

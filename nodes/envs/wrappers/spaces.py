@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.facts import UnsoundError
+from flowrl.nodes.observations import SEPARATOR
 
 if TYPE_CHECKING:
     from gymnasium.spaces import Box, Dict
 
 OBSERVATION = "observation"  # the leaf of an observation that was not nested before
-LEAF_HELP = "the leaf of a Dict observation to change; default: the whole observation"
+LEAF_HELP = (
+    "the leaf of a Dict observation to change, such as robot/pos; default: the whole observation"
+)
 
 ObsFunction = Callable[[Array], Array]
 
@@ -24,16 +27,31 @@ def find_box(env: Any, leaf: str | None, wrapper: str) -> Box:
     from gymnasium.spaces import Box, Dict
 
     space = env.observation_space
-    if leaf is not None:
-        if not isinstance(space, Dict) or leaf not in space.spaces:
-            raise UnsoundError(
-                f"{wrapper}: observations {space} have no '{leaf}'", "name one of its leaves", "env"
-            )
-        space = space.spaces[leaf]
+    boxes = list(_box_leaves(space))
+    hint = f"name one with `leaf`: {', '.join(boxes)}" if boxes else "leave the wrapper out"
+    for key in _keys(leaf):
+        if not isinstance(space, Dict) or key not in space.spaces:
+            what = f"{wrapper}: observations {env.observation_space} have no '{leaf}'"
+            is_dict = isinstance(env.observation_space, Dict)
+            raise UnsoundError(what, hint if is_dict else "leave out `leaf`", "env")
+        space = space.spaces[key]
     if not isinstance(space, Box):
-        hint = "name one with `leaf`" if isinstance(space, Dict) else "leave the wrapper out"
         raise UnsoundError(f"{wrapper}: {space} is not a Box", hint, "env")
     return space
+
+
+def _keys(leaf: str | None) -> list[str]:
+    return [] if leaf is None else leaf.split(SEPARATOR)
+
+
+def _box_leaves(space: Any, path: str = "") -> Iterator[str]:
+    """The leaves of a Dict, and of the Dicts in it, that are a Box."""
+    from gymnasium.spaces import Box, Dict
+
+    for key, inner in space.spaces.items() if isinstance(space, Dict) else ():
+        if isinstance(inner, Box):
+            yield f"{path}{key}"
+        yield from _box_leaves(inner, f"{path}{key}{SEPARATOR}")
 
 
 def find_image_box(env: Any, leaf: str | None, wrapper: str) -> Box:
@@ -49,7 +67,25 @@ def replace_leaf(space: Any, leaf: str | None, box: Any) -> Any:
     """The observation space with this Box as the leaf, or as the whole observation (None)."""
     from gymnasium.spaces import Dict
 
-    return box if leaf is None else Dict({**space.spaces, leaf: box})
+    if leaf is None:
+        return box
+    key, _, inner = leaf.partition(SEPARATOR)
+    return Dict({**space.spaces, key: replace_leaf(space.spaces[key], inner or None, box)})
+
+
+def read_leaf(obs: Any, leaf: str | None) -> Array:
+    """The value of this leaf of an observation, or the whole observation (None)."""
+    for key in _keys(leaf):
+        obs = obs[key]
+    return np.asarray(obs)
+
+
+def write_leaf(obs: Any, leaf: str | None, value: Array) -> Any:
+    """A copy of the observation with this value of the leaf, or of the whole observation (None)."""
+    if leaf is None:
+        return value
+    key, _, inner = leaf.partition(SEPARATOR)
+    return {**obs, key: write_leaf(obs[key], inner or None, value)}
 
 
 def box_of_shape(box: Box, shape: tuple[int, ...]) -> Box:
@@ -86,8 +122,6 @@ def transform_observation(env: Any, leaf: str | None, box: Box, function: ObsFun
     from gymnasium.wrappers import TransformObservation
 
     def transform(obs: Any) -> Any:
-        if leaf is None:
-            return function(np.asarray(obs))
-        return {**obs, leaf: function(np.asarray(obs[leaf]))}
+        return write_leaf(obs, leaf, function(read_leaf(obs, leaf)))
 
     return TransformObservation(env, transform, replace_leaf(env.observation_space, leaf, box))

@@ -87,6 +87,21 @@ class OutOfRange(ValidEnv):
         return self.value - 7
 
 
+class Bytes(ValidEnv):
+    """Observations are uint8, and are given as a list of whole numbers."""
+
+    observation_space = Box(0, 255, (2,), np.uint8)
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def step(self, action: Any) -> Any:
+        return [self.value, 1], 1.0, False, False, {}
+
+    def observe(self) -> Any:
+        return [0, 1]
+
+
 class FixedBits(ValidEnv):
     """Each step returns the same two values."""
 

@@ -116,6 +116,16 @@ def test_integers_outside_of_the_space_are_refused_and_never_wrapped(
 
 
 @kinds
+def test_whole_numbers_of_another_type_are_taken_if_the_space_has_them(kind: str) -> None:
+    with open_manager(kind, f"{ENVS}:Bytes", count=1, value=255) as envs:
+        assert envs.reset().tolist() == [[0, 1]]
+        assert envs.advance(np.zeros(1, np.int64)).next_obs.tolist() == [[255, 1]]
+    for value in (256, -1):
+        message = rf"\[\s*{value} +1\], which is out of range for uint8\[2\]; correct what the env"
+        assert_matches(message, error_text(kind, "Bytes", value=value))
+
+
+@kinds
 @pytest.mark.parametrize(
     ("what", "message"),
     [

@@ -138,8 +138,17 @@ def test_a_function_that_raises_is_reported() -> None:
     def broken() -> Any:
         raise OSError("no simulator answers")
 
-    with pytest.raises(UnsoundError, match="the env cannot be made: OSError: no simulator answers"):
+    with pytest.raises(
+        UnsoundError, match="the env cannot be made: OSError: no simulator answers"
+    ) as raised:
         SerialEnvManager(env=broken, count=2)
+    line = broken.__code__.co_firstlineno + 1
+    assert f"({__file__}, line {line}); correct its id" in str(raised.value)
+
+
+def test_arguments_that_do_not_fit_are_reported_without_a_place() -> None:
+    with pytest.raises(UnsoundError, match=r"the env cannot be made: TypeError: .*'nope'; correct"):
+        SerialEnvManager(env=Gymnasium(id=f"{__name__}:CountingEnv", kwargs={"nope": 1}), count=1)
 
 
 def test_the_crash_file_of_a_local_class_says_why_it_cannot_be_replayed() -> None:

@@ -130,15 +130,29 @@ def test_what_is_missing_is_false_or_nan_and_of_an_integer_a_failure(kind: str) 
 @pytest.mark.parametrize(
     ("listed", "message"),
     [
-        ({"score": "bool"}, r"info: score is \d.*; it is listed as bool"),
+        ({"score": "bool"}, r"info: score is \d.*; it is listed as bool; list it as float32"),
         ({"score": "float32[2]"}, r"it is listed as float32\[2\]"),
-        ({"text": "float32"}, r"info: text is 'not a number'; it is listed as float32"),
+        (
+            {"text": "float32"},
+            r"info: text is 'not a number'; it is listed as float32; list what has one type and shape",
+        ),
     ],
 )
 def test_another_type_than_listed_is_a_failure_of_the_env(listed: Any, message: str) -> None:
     envs = SerialEnvManager(env=env(listed), count=1)
     envs.reset()
     with pytest.raises(EnvError, match=message):
+        envs.advance(np.zeros(1, np.int64))
+
+
+def test_info_that_is_no_mapping_is_an_error_in_words() -> None:
+    with pytest.raises(
+        UnsoundError, match=r"fails when it is played: .*info is None; expected a m"
+    ):
+        SerialEnvManager(env=env(["score"], "NoInfo"), count=1)
+    envs = SerialEnvManager(env=env({"score": "float32"}, "NoInfo"), count=1)
+    envs.reset()
+    with pytest.raises(EnvError, match=r"step 1: info is None; expected a mapping, such as \{\}"):
         envs.advance(np.zeros(1, np.int64))
 
 

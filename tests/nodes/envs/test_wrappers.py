@@ -25,6 +25,8 @@ from flowrl.nodes.observations import NestedColumns
 from tests.nodes.env_managers.manager_kinds import KINDS, steps_are_equal
 from tests.nodes.envs.game import GAME, make_wrapper
 
+NESTED = "tests.nodes.nested_envs:Robot"
+
 PARAMS: dict[str, dict[str, Any]] = {  # of each wrapper, for the game
     "frame_stack": {"n": 3},
     "gray": {},
@@ -195,6 +197,24 @@ def test_a_leaf_can_be_changed_and_stacked() -> None:
         "observation": Column("uint8", (2, 8, 10)),
     }
     assert spec.columns["observation"].frames == 2
+
+
+def test_a_leaf_of_a_dict_in_a_dict_can_be_changed_and_stacked() -> None:
+    wrappers = [make_wrapper("gray", leaf="robot/eye")]
+    wrappers += [make_wrapper("frame_stack", n=2, leaf="robot/eye")]
+    envs = SerialEnvManager(env=Gymnasium(id=NESTED, wrappers=wrappers), count=1)
+    spec = envs.spec().obs
+    assert isinstance(spec, NestedColumns)
+    assert {leaf: column.shape for leaf, column in spec.columns.items()} == {
+        "camera": (2, 3, 3),
+        "robot/eye": (2, 2, 3),
+        "robot/load": (),
+    }
+    first = envs.reset()
+    assert first["robot/eye"].tolist() == [[[[0] * 3] * 2] * 2]
+    following = envs.advance(np.zeros(1, np.int64)).next_obs
+    assert following["robot/eye"].tolist() == [[[[0] * 3] * 2, [[1] * 3] * 2]]
+    assert following["camera"].tolist() == first["camera"].tolist()
 
 
 @pytest.mark.parametrize("shape", [(21, 16), (21, 16, 3), (7, 5)])
@@ -394,12 +414,14 @@ def test_a_missing_mask_is_an_error() -> None:
     [
         ("CartPole-v1", [("gray", {})], r"gray: observations of shape \(4,\) are no images"),
         (GAME, [("frame_stack", {}), ("resize", {})], "put it before frame_stack"),
-        (GAME, [("previous", {}), ("gray", {})], r"is not a Box; name one with `leaf`"),
         (
             GAME,
-            [("gray", {"leaf": "camera"})],
-            r"gray: .* have no 'camera'; name one of its leaves",
+            [("previous", {}), ("gray", {})],
+            r"is not a Box; name one with `leaf`: last_reward, observation",
         ),
+        (GAME, [("gray", {"leaf": "camera"})], r"gray: .* have no 'camera'; leave out `leaf`"),
+        (NESTED, [("gray", {"leaf": "robot"})], r"not a Box; .*: camera, robot/eye"),
+        (NESTED, [("gray", {"leaf": "robot/ear"})], r"no 'robot/ear'; .*: camera, robot/eye"),
         (GAME, [("action_scale", {})], r"actions are Discrete\(3\); it needs a Box"),
         (GAME, [("fire_on_reset", {"action": 3})], "and the action is 3; give another `action`"),
         ("Pendulum-v1", [("noop_start", {})], r"noop_start: the env takes Box.*give another"),
