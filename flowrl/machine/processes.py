@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+ENDED = "ZX"  # states in /proc/PID/stat
+
 
 def process_exists(pid: int) -> bool:
     try:
@@ -17,10 +19,16 @@ def process_exists(pid: int) -> bool:
 
 
 def process_start_time(pid: int) -> str | None:
-    """When a process began, in the system's units, or "?" where the system does not say; None if it does not exist."""
+    """When a process began, in the system's units, or "?" where the system does not say; None if it does not exist.
+
+    One that has ended, and for which its parent has not waited, does not exist: it may stay so for as long as the
+    parent lives, such as in a container whose first process waits for nobody.
+    """
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        return text.rpartition(")")[2].split()[19]
+        state, *fields = (
+            Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        )
+        return None if state in ENDED else fields[18]
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():
             return None
