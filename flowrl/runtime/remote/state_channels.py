@@ -10,9 +10,7 @@ from flowrl.graph.replica_pairs import pair_label, relay_label
 from flowrl.graph.site_layout import SiteLayout
 
 EVERY_VERSION = ChannelLimits(tokens=256)  # most tokens only state that there is no new version
-IN_PIECES = ChannelLimits(
-    tokens=256, bytes=4 << 30
-)  # a version is several tokens, and always has room
+IN_PIECES = ChannelLimits(tokens=256, bytes=1 << 30)  # a version is several tokens
 NEWEST_VERSION = ChannelLimits(tokens=1)
 
 
