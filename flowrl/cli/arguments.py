@@ -63,15 +63,15 @@ def load_written_graph(arguments: Namespace) -> Graph:
 
 def settings(arguments: Namespace) -> dict[str, str]:
     """The values of --set by their keys."""
-    settings = {}
+    found = {}
     for text in arguments.sets:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise UsageError(f"--set {text}: expected KEY=VALUE, such as learner.lr=3e-4")
-        if key.strip() in settings:
+        if key.strip() in found:
             raise UsageError(f"--set {text}: '{key.strip()}' is set twice; leave one of them out")
-        settings[key.strip()] = value
-    return settings
+        found[key.strip()] = value
+    return found
 
 
 def add_placement(parser: ArgumentParser, default: str = "serial") -> None:

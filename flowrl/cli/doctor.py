@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from flowrl.core.errors import FlowError
-from flowrl.core.wording import size_text
+from flowrl.core.wording import count_text, size_text
 from flowrl.graph.catalogue import Catalogue, UnknownTypeError
 from flowrl.machine.resource_limits import machine_memory_bytes
 from flowrl.version import VERSION
@@ -253,8 +253,8 @@ def _memory() -> Iterator[Finding]:
         yield Finding(True, "memory: this system does not report how much it has")
         return
     hint = "" if have >= LEAST_MEMORY_BYTES else "keep buffers small, and one process"
-    cores = os.cpu_count() or 1
-    yield Finding(True, f"memory: {size_text(have)}; {cores} core{'s' if cores > 1 else ''}", hint)
+    cores = count_text(os.cpu_count() or 1, "core")
+    yield Finding(True, f"memory: {size_text(have)}; {cores}", hint)
 
 
 def _shared_memory() -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from flowrl.cli.arguments import add_key, add_run, seconds_of
 from flowrl.core.errors import UsageError
 from flowrl.core.wording import size_text
 from flowrl.graph.host_offers import HostOffer
-from flowrl.runs.top import table_lines
+from flowrl.runs.text_table import table_lines
 
 if TYPE_CHECKING:
     from flowrl.cluster.host import HostSettings
@@ -129,9 +129,7 @@ def hosts_text(status: RunStatus) -> str:
         ]
         for h in status.hosts
     ]
-    return "\n".join(
-        [*lines, *(line.rstrip() for line in table_lines([head, *rows], "lllrrrlll", 1 << 20))]
-    )
+    return "\n".join([*lines, *table_lines([head, *rows], "lllrrrlll")])
 
 
 def _launcher_line(launcher: LauncherStatus) -> str:

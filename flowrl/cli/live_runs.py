@@ -1,48 +1,29 @@
-"""The verbs about active runs: ps, top, why, snapshot, stop; and logs, which also reads those of ended runs."""
+"""The verbs about active runs: ps, why, snapshot and stop."""
 
 from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from flowrl.cli.arguments import add_run
-from flowrl.core.errors import FlowError, UsageError, spelling_hint
+from flowrl.core.errors import FlowError
 from flowrl.core.json_text import parse_object
 from flowrl.core.wording import count_text
-from flowrl.runs.folder import SUMMARY_FILE, instance_of_log
+from flowrl.runs.folder import SUMMARY_FILE
 from flowrl.runs.queries import NoAnswerError, ask, query_status, save_snapshot
 from flowrl.runs.registry import RunEntry, is_active, is_alive, killed_entries, live_entries
-from flowrl.runs.run_names import find_live_run, find_run_folder
-from flowrl.runs.top import (
-    RUN_RATES,
-    RUN_ROW,
-    RunRates,
-    RunRow,
-    StatusWindow,
-    ps_text,
-    row_of,
-    top_text,
-)
+from flowrl.runs.run_names import find_live_run
+from flowrl.runs.top import RUN_ROW, RunRow, ps_text, row_of
 from flowrl.runs.why import verdict, wait_graph, why_text
 from flowrl.runtime.status import SITE_STATUS, RunStatus
 
-INTERVAL_S = 0.5  # between two statuses, from which rates are computed
-REFRESH_S = 1.0  # of top
-ONCE_S = 5.0  # at most, to see some rounds
 EXPLAIN_AFTER_S = 5.0  # of waiting for a stop, the reason is printed
 STOP_TIMEOUT_S, STOP_NOW_TIMEOUT_S = 120.0, 20.0
-STOP_POLL_S, LOG_POLL_S = 0.05, 0.2
-LOG_LINE_BYTES = 1 << 20  # a longer line is printed in several
-CURSOR_HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
-ALTERNATE_SCREEN, MAIN_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+STOP_POLL_S = 0.05
 
 
 def ps_arguments(parser: ArgumentParser) -> None:
@@ -85,92 +66,6 @@ def _status_or_none(entry: RunEntry) -> RunStatus | None:
         return query_status(entry)
     except FlowError:
         return None
-
-
-def top_arguments(parser: ArgumentParser) -> None:
-    add_run(parser)
-    parser.add_argument("--once", action="store_true", help="print it once; otherwise q ends it")
-    parser.add_argument("--json", action="store_true", help="one line of JSON, once")
-
-
-def top(arguments: Namespace) -> int:
-    entry = find_live_run(arguments.run)
-    window = StatusWindow(query_status(entry))
-    if arguments.once or arguments.json or not sys.stdout.isatty():
-        found = _rates_once(entry, window)
-        print(json.dumps(RUN_RATES.encode(found)) if arguments.json else top_text(found, _width()))
-        return 0
-    with _alternate_screen() as wait_for_q:
-        pause_s = INTERVAL_S
-        while not wait_for_q(pause_s):
-            try:
-                after = query_status(entry)
-            except NoAnswerError:
-                if is_active(entry):
-                    raise
-                break
-            _redraw(top_text(window.rates_until(after), _width()))
-            pause_s = REFRESH_S
-    if not is_active(entry):
-        print(_summary(entry)[1])
-    return 0
-
-
-def _rates_once(entry: RunEntry, window: StatusWindow) -> RunRates:
-    """The rates over half a second, or over some rounds if they take longer, for a few seconds at most."""
-    begun_s = time.monotonic()
-    while True:
-        time.sleep(INTERVAL_S)
-        try:
-            found = window.rates_until(query_status(entry))
-        except NoAnswerError:
-            if is_active(entry):
-                raise
-            raise FlowError(f"{entry.run_dir}: the run has just ended") from None
-        if window.has_rounds or time.monotonic() - begun_s > ONCE_S:
-            return found
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((80, 24)).columns
-
-
-def _redraw(text: str) -> None:
-    rows = shutil.get_terminal_size((80, 24)).lines - 1
-    lines = [f"{line}{CLEAR_LINE}" for line in text.splitlines()[:rows]]
-    sys.stdout.write(CURSOR_HOME + "\r\n".join(lines) + "\r\n" + CLEAR_BELOW)
-    sys.stdout.flush()
-
-
-@contextmanager
-def _alternate_screen() -> Iterator[Any]:
-    """Use the terminal's alternate screen. Yields a function that waits for a `q`, at most the given seconds."""
-    import select
-    import termios
-    import tty
-
-    keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
-    before = termios.tcgetattr(keyboard) if keyboard is not None else None
-
-    def wait_for_q(timeout_s: float) -> bool:
-        if keyboard is None:
-            time.sleep(timeout_s)
-            return False
-        ready, _, _ = select.select([keyboard], [], [], timeout_s)
-        return bool(ready) and sys.stdin.read(1) in ("q", "Q")
-
-    sys.stdout.write(ALTERNATE_SCREEN)
-    try:
-        if keyboard is not None:
-            tty.setcbreak(keyboard)
-        yield wait_for_q
-    except KeyboardInterrupt:
-        pass
-    finally:
-        if keyboard is not None and before is not None:
-            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
-        sys.stdout.write(MAIN_SCREEN)
-        sys.stdout.flush()
 
 
 def why_arguments(parser: ArgumentParser) -> None:
@@ -222,12 +117,12 @@ def stop(arguments: Namespace) -> int:
             explained = True
             print(f"not yet: {verdict(found)}; --now stops at once", file=sys.stderr, flush=True)
         time.sleep(STOP_POLL_S)
-    status, text = _summary(entry)
+    status, text = ended_run_text(entry)
     print(text)
     return 1 if status in ("failed", "?") else 0
 
 
-def _summary(entry: RunEntry) -> tuple[str, str]:
+def ended_run_text(entry: RunEntry) -> tuple[str, str]:
     """The status of an ended run, and its summary in words."""
     path = Path(entry.run_dir) / SUMMARY_FILE
     try:
@@ -253,62 +148,3 @@ def snapshot(arguments: Namespace) -> int:
         f"`flowrl resume {entry.run_dir}` continues from there"
     )
     return 0
-
-
-def logs_arguments(parser: ArgumentParser) -> None:
-    add_run(parser)
-    parser.add_argument(
-        "node", nargs="?", metavar="NODE", help="only the lines of this node and its replicas"
-    )
-    parser.add_argument("-f", "--follow", action="store_true", help="until the run ends")
-
-
-def logs(arguments: Namespace) -> int:
-    folder, entry = find_run_folder(arguments.run)
-    readers = list(_log_readers(folder / "logs", arguments.node))
-    width = max((len(log.node) for log in readers), default=0) if arguments.node is None else 0
-    has_lines = False
-    try:
-        while True:
-            active = arguments.follow and entry is not None and is_active(entry)
-            for log in readers:
-                for line in log.new_lines():
-                    has_lines = True
-                    print(f"{log.node:<{width}} | {line}" if width else line, flush=True)
-            if not active:
-                if not has_lines:
-                    print(f"{folder.name}: its nodes have logged nothing", file=sys.stderr)
-                return 0
-            time.sleep(LOG_POLL_S)
-    except KeyboardInterrupt:
-        return 0
-
-
-class LogReader:
-    """Reads the new lines of a log file that may still grow."""
-
-    def __init__(self, node: str, path: Path) -> None:
-        self.node, self._path = node, path
-        self._offset = 0
-
-    def new_lines(self) -> Iterator[str]:
-        """The complete lines since the last call."""
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            while line := file.readline(LOG_LINE_BYTES):
-                if not line.endswith(b"\n") and len(line) < LOG_LINE_BYTES:
-                    break  # still being written
-                self._offset += len(line)
-                yield line.decode(errors="replace").rstrip("\n")
-
-
-def _log_readers(folder: Path, node: str | None) -> Iterator[LogReader]:
-    """The logs of one node's replicas, or of all nodes."""
-    found = {instance_of_log(path): path for path in sorted(folder.glob("*.log"))}
-    if node is not None:
-        matching = {k: p for k, p in found.items() if node in (k, k.partition("#")[0])}
-        if not matching:
-            hint = spelling_hint(node, found)
-            raise UsageError(f"{node}: {folder.parent.name} has no log of this node; {hint}")
-        found = matching
-    yield from (LogReader(key, path) for key, path in found.items())

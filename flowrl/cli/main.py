@@ -73,7 +73,7 @@ VERBS = {  # verb: module, function, description
     ),
     "plot": ("ended_runs", "plot", "the learning curves of runs, as a picture"),
     "ps": ("live_runs", "ps", "the active runs of this user on this machine"),
-    "top": ("live_runs", "top", "where the time of a run goes, and how full its edges are"),
+    "top": ("top", "top", "where the time of a run goes, and how full its edges are"),
     "why": (
         "live_runs",
         "why",
@@ -86,7 +86,7 @@ VERBS = {  # verb: module, function, description
         "let a run save a snapshot, from which it can be resumed",
     ),
     "stop": ("live_runs", "stop", "end a run at its next cut, as Ctrl-C does"),
-    "logs": ("live_runs", "logs", "the log lines of a run's nodes, also after it has ended"),
+    "logs": ("logs", "logs", "the log lines of a run's nodes, also after it has ended"),
     "record": ("record", "record", "run a graph, or repeat a run, and tape what passes some edges"),
     "replay": (
         "ended_runs",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from flowrl.core.wording import count_text
 from flowrl.core.written_config import differing_values, flattened, written_params, written_value
 from flowrl.graph.launch import launcher_label
 from flowrl.graph.model import EDGE_OPTIONS, SNAPSHOT_KEYS, Graph, Limits, paths_text
@@ -93,7 +94,7 @@ def _summary(found: list[Change]) -> str:
     shown = []
     for (section, how), count in counts.items():
         word = names.get(section, section)
-        shown.append(f"{count} {word}{'s' if count > 1 else ''} {how}")
+        shown.append(f"{count_text(count, word)} {how}")
     return ", ".join(shown)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from flowrl.core.config import Config, PartSpec, field_extras
 from flowrl.core.node import Node
 from flowrl.core.ports import AUTO, In, Out, Port, Rate
+from flowrl.core.wording import count_text
 from flowrl.graph.edge_options import EdgeKind, EdgeOption, option
 from flowrl.graph.tree import display_path
 from flowrl.graph.yaml_text import SourceLocation, YamlValue, keys_of
@@ -134,7 +135,7 @@ def _last_written(fields: Mapping[str, YamlValue], key: str) -> YamlValue | None
 def _lag_report(rounds: int) -> str:
     if rounds == 0:
         return "lag 0 (what the last round learned)"
-    return f"lag {rounds} ({rounds} round{'s' if rounds > 1 else ''} older than the last)"
+    return f"lag {rounds} ({count_text(rounds, 'round')} older than the last)"
 
 
 @dataclass(frozen=True, slots=True)

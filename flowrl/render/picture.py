@@ -11,6 +11,7 @@ from flowrl.checks.ordering import is_feedback
 from flowrl.checks.serial_program import Schedule
 from flowrl.core.errors import shortened_repr
 from flowrl.core.ports import Input
+from flowrl.core.wording import count_text
 from flowrl.core.written_config import written_value
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef, paths_text
 from flowrl.graph.placement import Placement
@@ -194,8 +195,7 @@ def _warmup(checked: CheckedGraph) -> list[str]:
     """A line for each phase of the warm-up."""
     lines = []
     for warm in checked.program.warmup:
-        rounds = f"{warm.rounds} round{'s' if warm.rounds != 1 else ''}"
-        line = f"{rounds}: {_firings(warm.schedule)}"
+        line = f"{count_text(warm.rounds, 'round')}: {_firings(warm.schedule)}"
         if warm.phase.steps is not None:
             line += f" ({warm.phase.steps} env steps)"
         settings = [f"{k} = {_value(v)}" for k, v in warm.phase.settings_by_path().items()]

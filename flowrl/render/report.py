@@ -12,7 +12,7 @@ from flowrl.checks.site_kinds import elastic_sites, inelastic_reason
 from flowrl.core.array_pieces import COPY_AHEAD_BYTES, REST_BYTES
 from flowrl.core.context import instance_key
 from flowrl.core.errors import Problem, problem_lines
-from flowrl.core.wording import size_text
+from flowrl.core.wording import count_text, size_text
 from flowrl.graph.model import Edge, NodeSpec, paths_text
 from flowrl.graph.site_layout import SiteLayout
 from flowrl.render.placement_needs import PlacementNeeds
@@ -26,8 +26,8 @@ def check_text(
     lines += [f"warning: {w}" for w in checked.warnings]
     name = checked.graph.name
     if checked.problems:
-        count = len(checked.problems)
-        return "\n".join([*lines, "", f"{name}: {count} problem{'s' if count > 1 else ''}"])
+        count = count_text(len(checked.problems), "problem")
+        return "\n".join([*lines, "", f"{name}: {count}"])
     lines.append(
         f"{name}: sound. {len(checked.graph.nodes)} nodes, {len(checked.graph.edges)} edges."
     )
@@ -107,7 +107,7 @@ def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     if edge.kind == "link":
         return f"{port_type}, calls"
     if lags_behind_firings(checked.program, edge):
-        versions = f"{edge.lag} firing{'s' if edge.lag != 1 else ''} of {edge.source.node}"
+        versions = f"{count_text(edge.lag, 'firing')} of {edge.source.node}"
         return f"{port_type}, lag {edge.lag} ({versions} older than the last)"
     if edge.kind == "state":
         return ", ".join([port_type, *edge.option_reports()])
@@ -116,7 +116,7 @@ def edge_facts(checked: CheckedGraph, edge: Edge) -> str:
     tokens = schedule.firings.get(edge.to.node, 0) * schedule.rates.get(edge.to, 1)
     facts = [
         port_type,
-        f"{tokens} token{'s' if tokens != 1 else ''} a round",
+        f"{count_text(tokens, 'token')} a round",
         f"room for {program.capacity.get(edge.to)}",
     ]
     if edge.to in program.initial:

@@ -29,7 +29,7 @@ from flowrl.runs.repetition import (
     with_own_outputs,
 )
 from flowrl.runs.run import Run
-from flowrl.runs.watcher import Watcher
+from flowrl.runs.watcher import Watcher, Watchers
 from flowrl.runtime.disturbances import Disturbance, HostSilence, SiteSignal
 from flowrl.runtime.sites.coordinator import Coordinator
 
@@ -94,7 +94,7 @@ class DisturbedRun:
         lines += [f"  {fault}" for fault in self.faults]
         lines += [f"  the run was over before {fault}" for fault in self.missed]
         lines += [f"  {line}" for line in disturbed.happened]
-        recoveries = count_text(disturbed.recoveries, "recovery").replace("recoverys", "recoveries")
+        recoveries = count_text(disturbed.recoveries, "recovery", "recoveries")
         return "\n".join((*lines, f"{recoveries}; {self.repetition.verdict}"))
 
 
@@ -126,13 +126,13 @@ def run_with_faults(
         common: dict[str, Any] = {"limits": limits, "hash_tokens": True}
         first_folder, second_folder = Path(folder) / "undisturbed", Path(folder) / "disturbed"
         first = Run(with_own_outputs(checked, first_folder), out=first_folder, **common).run()
-        disturber = FaultWatcher(faults, watcher or Watcher())
+        disturber = FaultWatcher(faults)
         second = Run(
             with_own_outputs(checked, second_folder),
             out=second_folder,
             placement=placement,
             rendezvous=rendezvous,
-            watcher=disturber,
+            watcher=Watchers(watcher or Watcher(), disturber),
             **common,
         ).run()
         repetition = Repetition((first, second), tuple(compare_runs(first, second)))
@@ -162,36 +162,24 @@ def _sites(checked: CheckedGraph, layout: SiteLayout) -> Iterator[tuple[str, str
 
 
 class FaultWatcher(Watcher):
-    """Makes faults at their times, which count from the first firing. Passes all else on to another watcher."""
+    """Makes faults at their times, which count from the first firing."""
 
-    def __init__(self, faults: Sequence[Fault], shown: Watcher) -> None:
+    def __init__(self, faults: Sequence[Fault]) -> None:
         self.made: list[Fault] = []
         self.missed = sorted(faults, key=lambda fault: fault.at_s)
-        self._shown = shown
         self._has_ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, run: Run) -> None:
-        self._shown.begin(run)
         self._thread = threading.Thread(
             target=self._make_all, args=(run,), name="chaos", daemon=True
         )
         self._thread.start()
 
-    def note(self, run: Run, text: str) -> None:
-        self._shown.note(run, text)
-
-    def event(self, run: Run, source: Any, record: Any) -> None:
-        self._shown.event(run, source, record)
-
-    def stopping(self, run: Run) -> None:
-        self._shown.stopping(run)
-
     def end(self, run: Run) -> None:
         self._has_ended.set()
         if self._thread is not None:
             self._thread.join()
-        self._shown.end(run)
 
     def _make_all(self, run: Run) -> None:
         while self.missed:
@@ -199,7 +187,7 @@ class FaultWatcher(Watcher):
             if not self._wait_until(run, fault.at_s):
                 return
             self.made.append(self.missed.pop(0))
-            self._shown.note(run, f"chaos: {fault}")
+            run.show(f"chaos: {fault}")
             self._make(run, fault)
 
     def _wait_until(self, run: Run, at_s: float) -> bool:

@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from flowrl.core.records import MetricsRecord, Record
+from flowrl.core.wording import clock_text
 from flowrl.runs.progress_text import (
     ProgressRate,
     begin_line,
@@ -18,7 +19,6 @@ from flowrl.runs.progress_text import (
     waiting_text,
 )
 from flowrl.runs.result import return_text
-from flowrl.runs.top import clock_text
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 

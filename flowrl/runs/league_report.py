@@ -16,12 +16,11 @@ from flowrl.ratings.trueskill import Skill, trueskill_ratings
 from flowrl.render.dot import quoted
 from flowrl.runs.league_files import PAYOFF_FILE, LeagueFiles, ListedPlayer, PayoffRow
 from flowrl.runs.rating_tables import (
-    WIDTH,
-    aligned_table,
     game_sums,
     interval_text,
     shortened_name,
 )
+from flowrl.runs.text_table import WIDTH, table_lines
 
 FIXED_SPACE = "\u00a0"
 SHOWN_PLAYERS = 20  # the best of them, unless all are asked for
@@ -182,7 +181,7 @@ class LeagueReport:
                     "-" if against is None else f"{against:.2f}",
                 ]
             )
-        return aligned_table(head, rows, left=(1, 2))
+        return "\n".join(table_lines([head, *rows], "rll"))
 
     def _with_ancestors(self, labels: Sequence[str]) -> set[str]:
         found: set[str] = set()

@@ -8,10 +8,10 @@ from typing import Any
 
 from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.core.plain_data import DataCodec
-from flowrl.core.wording import count_text
+from flowrl.core.wording import count_text, short_number
 from flowrl.runs.queries import ask
 from flowrl.runs.registry import RunEntry
-from flowrl.runs.top import short_number, table_lines
+from flowrl.runs.text_table import table_lines
 from flowrl.runtime.executor import Executor
 from flowrl.runtime.status import EdgeStats, RunStatus
 from flowrl.runtime.token_summary import ColumnSummary, PeekRequest, TokenSummary
@@ -142,7 +142,7 @@ def _column_lines(found: TokenSummary, width: int) -> list[str]:
     while shown_rows > 1 and _width(table) > width:
         table, shown_rows = [row[:-1] for row in table], shown_rows - 1
     sides = f"ll{'r' * numbers}{'l' * shown_rows}"
-    return ["", *(line[:width].rstrip() for line in table_lines(table, sides, _width(table)))]
+    return ["", *(line[:width].rstrip() for line in table_lines(table, sides))]
 
 
 def _width(table: list[list[str]]) -> int:

@@ -33,10 +33,10 @@ from flowrl.runs.disk_errors import explain_disk_errors
 from flowrl.runs.folder import SUMMARY_FILE
 from flowrl.runs.fork import forked_run
 from flowrl.runs.perturbation import Perturbation, first_values
-from flowrl.runs.rating_tables import aligned_table
 from flowrl.runs.result import RunResult
 from flowrl.runs.resume import require_ended
 from flowrl.runs.run import Run
+from flowrl.runs.text_table import table_lines
 
 POPULATION_FILE, MEMBERS_FILE = "population.json", "members.jsonl"
 FIRST_CHANGES = 3  # of each setting, before the first generation, so that members begin differently
@@ -293,7 +293,7 @@ def members_table(members: Sequence[Member]) -> str:
         [m.run, m.parent or "-", f"{m.score:.2f}", *(_value_text(v) for v in m.settings.values())]
         for m in members
     ]
-    return aligned_table(head, rows, left=(0, 1))
+    return "\n".join(table_lines([head, *rows], "ll"))
 
 
 def _written_settings(settings: Mapping[str, Setting]) -> dict[str, str]:

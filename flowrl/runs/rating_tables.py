@@ -8,8 +8,8 @@ from typing import Any
 
 from flowrl.ratings.elo import EloRating
 from flowrl.ratings.games import GameCounts
+from flowrl.runs.text_table import WIDTH, shortened_text, table_lines
 
-WIDTH = 80  # characters of a terminal
 LONGEST_NAME = 22  # the middle of a longer one is left out
 SCORE_WIDTH = 6
 
@@ -59,7 +59,7 @@ def rating_table(ratings: Sequence[EloRating], counts: GameCounts) -> str:
                 f"{sums.score:.3f}",
             ]
         )
-    return aligned_table(head, rows, left=(1,))
+    return "\n".join(table_lines([head, *rows], "rl"))
 
 
 def score_table(players: Sequence[str], counts: GameCounts) -> str:
@@ -75,7 +75,8 @@ def score_table(players: Sequence[str], counts: GameCounts) -> str:
             scores = (counts.win_rate(player, other) for other in players[columns])
             cells = ["-" if score is None else f"{score:.2f}" for score in scores]
             rows.append([f"{number}", names[number - 1], *cells])
-        tables.append(aligned_table(["", "", *map(str, numbers[columns])], rows, left=(1,)))
+        head = ["", "", *map(str, numbers[columns])]
+        tables.append("\n".join(table_lines([head, *rows], "rl")))
     return "\n\n".join(tables)
 
 
@@ -84,21 +85,4 @@ def interval_text(rating: EloRating) -> str:
 
 
 def shortened_name(name: str) -> str:
-    if len(name) <= LONGEST_NAME:
-        return name
-    kept = LONGEST_NAME - 1
-    return f"{name[: kept // 2]}…{name[-(kept - kept // 2) :]}"
-
-
-def aligned_table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = ()
-) -> str:
-    """Lines with columns of equal width, aligned to the right except those that are named."""
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if k in left else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (head, *rows)
-    )
+    return shortened_text(name, LONGEST_NAME)

@@ -6,8 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from flowrl.core.wording import clock_text
 from flowrl.runs.result import return_text
-from flowrl.runs.top import clock_text
 
 if TYPE_CHECKING:
     from rich.live import Live

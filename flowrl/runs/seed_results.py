@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from flowrl.core.wording import count_text
+from flowrl.core.wording import clock_text, count_text
 from flowrl.runs.result import RunResult, Status, return_text
 from flowrl.runs.seed_statistics import SeedStatistics, seed_statistics
-from flowrl.runs.top import clock_text, table_lines
+from flowrl.runs.text_table import table_lines
 
 MEASURES = {  # fields of a run's result: their names in the table
     "eval_return": "last return",
@@ -97,7 +97,7 @@ def _seed_lines(runs: tuple[RunResult, ...]) -> list[str]:
         ]
         for run in runs
     ]
-    return [line.rstrip() for line in table_lines([names, *rows], "llrrrrrl", WIDTH)]
+    return table_lines([names, *rows], "llrrrrrl")
 
 
 def _statistics_lines(statistics: dict[str, SeedStatistics]) -> list[str]:
@@ -117,7 +117,7 @@ def _statistics_lines(statistics: dict[str, SeedStatistics]) -> list[str]:
                 " to ".join(interval),
             ]
         )
-    return table_lines([names, *rows], "lrrrrr", WIDTH)
+    return table_lines([names, *rows], "l")
 
 
 def _value_text(measure: str, value: float | None) -> str:

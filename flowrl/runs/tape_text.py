@@ -11,11 +11,10 @@ from flowrl.core.wording import count_text, size_text
 from flowrl.machine.environment import library_versions
 from flowrl.runs.recording import replayable_nodes
 from flowrl.runs.tape_file import PairTokens, Tape, graph_of_tape
-from flowrl.runs.top import table_lines
+from flowrl.runs.text_table import table_lines
 from flowrl.runtime.token_contents import decode_token
 
 MAX_COLUMNS = 6  # of a token, in the list of edges
-WIDTH = 1000  # names of edges are not shortened
 
 
 def firing_text(tape: Tape) -> str:
@@ -47,8 +46,7 @@ def tape_text(tape: Tape) -> str:
     ]
     heads = ["edge", "recorded", "size", "rounds", "of"]
     lines = [f"{facts.graph}, seed {facts.seed}, {begins}{ends}"]
-    table = table_lines([heads, *rows], "lrrrl", WIDTH) if rows else ["no tokens"]
-    lines += [line.rstrip() for line in table]
+    lines += table_lines([heads, *rows], "lrrrl") if rows else ["no tokens"]
     nodes = replayable_nodes(graph_of_tape(tape), facts.inputs)
     shown = ", ".join(nodes) or "none: no node has all of its inputs on the tape"
     return "\n".join([*lines, f"nodes that can be replayed: {shown}", *version_notes(tape)])

@@ -23,7 +23,8 @@ from flowrl.machine.forked_call import can_fork
 from flowrl.machine.numerics import settled_numerics
 from flowrl.ratings.elo import EloRating, elo_ratings
 from flowrl.ratings.games import DRAW, LOSS, WIN, Game, GameCounts, count_games
-from flowrl.runs.rating_tables import WIDTH, game_sums, rating_table, score_table
+from flowrl.runs.rating_tables import game_sums, rating_table, score_table
+from flowrl.runs.text_table import WIDTH
 from flowrl.runs.trained_graph import find_trained_graph
 from flowrl.runs.trained_policy import TrainedPolicy, policy_of_checkpoint
 

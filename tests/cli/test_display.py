@@ -13,8 +13,9 @@ from rich.console import Console
 
 from flowrl.core.records import MetricsRecord
 from flowrl.core.state import Count
+from flowrl.core.wording import clock_text
 from flowrl.graph.model import Graph, Limits
-from flowrl.runs.display import LineDisplay, LiveDisplay, clock_text, node_table, watcher_for
+from flowrl.runs.display import LineDisplay, LiveDisplay, node_table, watcher_for
 from flowrl.runs.progress_text import ProgressRate, making_text, time_left_s
 from flowrl.runs.run import Run
 from flowrl.runs.watcher import Watcher

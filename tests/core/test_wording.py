@@ -19,9 +19,8 @@ from flowrl.core.errors import (
     closest_word,
     spelling_hint,
 )
-from flowrl.core.wording import list_text
+from flowrl.core.wording import clock_text, list_text
 from flowrl.graph.sections import parse_seconds
-from flowrl.runs.display import clock_text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flowrl.runs.queries import query_status
-from flowrl.runs.top import StatusWindow, rates_between, top_text
+from flowrl.runs.status_rates import StatusWindow, rates_between
+from flowrl.runs.top import top_text
 from flowrl.runs.why import verdict, wait_graph, why_text
 from flowrl.runtime.status import Activity, EdgeStats, NodeStats, RunStatus, SiteStatus
 from tests.runs.threaded_runs import (
