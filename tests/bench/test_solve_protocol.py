@@ -11,19 +11,10 @@ import pytest
 from bench.peers import flowrl_solve, solve_protocol
 from bench.peers.solve_protocol import TASKS, RunMonitor, task_of
 from flowrl.api import load
+from tests.manual_clock import ManualClock
 
 TASK = TASKS["cartpole"]
 GOAL, EVAL_EVERY_STEPS = 475, 1000  # of this task
-
-
-class ManualClock:
-    """A clock that moves only when a test sets `now`."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def scripted_evaluation(
@@ -35,7 +26,7 @@ def scripted_evaluation(
     def evaluate(seed: int) -> float:
         seeds.append(seed)
         if clock is not None:
-            clock.now += 3
+            clock.now_s += 3
         return means[len(seeds) - 1]
 
     return evaluate, seeds
@@ -73,7 +64,7 @@ def test_a_run_beyond_its_time_limit_ends_with_the_next_evaluation() -> None:
     clock = ManualClock()
     monitor, (evaluate, _) = RunMonitor(TASK, 10, clock), scripted_evaluation(9, 9, clock=clock)
     assert not monitor.is_over(EVAL_EVERY_STEPS, evaluate)
-    clock.now += 8
+    clock.now_s += 8
     assert not monitor.is_over(EVAL_EVERY_STEPS + 1, evaluate)
     assert monitor.is_over(2 * EVAL_EVERY_STEPS, evaluate)
     assert not monitor.solved
@@ -82,7 +73,7 @@ def test_a_run_beyond_its_time_limit_ends_with_the_next_evaluation() -> None:
 def test_the_report_says_how_long_evaluation_took() -> None:
     clock = ManualClock()
     monitor, (evaluate, _) = RunMonitor(TASK, 60, clock), scripted_evaluation(500, 500, clock=clock)
-    clock.now += 2
+    clock.now_s += 2
     monitor.is_over(EVAL_EVERY_STEPS, evaluate)
     times = {"solved": True, "wall_s": 8, "eval_s": 6, "env_steps": 1024}
     assert monitor.report(1024) == {**times, "curve": [(1000, 500)]}

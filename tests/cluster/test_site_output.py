@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from flowrl.cluster.site_output import BYTES_PER_S, LINE_BYTES, TOO_MUCH, SiteOutputForwarder
+from tests.manual_clock import ManualClock
 
 
 @pytest.fixture
@@ -46,11 +49,11 @@ def test_a_line_without_end_is_forwarded_in_parts(
 def test_of_too_much_output_in_a_second_the_run_gets_a_part_and_a_note(
     output: SiteOutputForwarder, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now_s = 100.0
-    monkeypatch.setattr("flowrl.cluster.site_output.time.monotonic", lambda: now_s)
+    clock = ManualClock()
+    monkeypatch.setattr(time, "monotonic", clock)
     for text in ("x" * BYTES_PER_S, "y", "z"):
         output.forward(text, ends_line=True)
     assert sent == ["x" * BYTES_PER_S, TOO_MUCH]
-    now_s += 1.0
+    clock.now_s += 1.0
     output.forward("later\n")
     assert sent[2:] == ["later\n"]

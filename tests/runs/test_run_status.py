@@ -160,7 +160,7 @@ def test_a_service_and_a_part_have_rows_of_their_own_in_top(tmp_path: Path) -> N
         after = wait_for_status(run, lambda found: _fired(found, "a") > _fired(before, "a") + 20)
     found = rates_between(before, after)
     envs, a = (next(n for n in found.nodes if n.instance == name) for name in ("envs", "a"))
-    assert envs.firing > 0.6
+    assert envs.firing > a.firing  # shares of the time depend on what else the machine does
     assert a.parts["thinking"] - 0.05 <= a.firing < 0.4  # they are not read at the same time
     rows = [line.split()[0] for line in top_text(found).splitlines()[3:8]]
     assert rows == ["node", "a", "thinking", "b", "envs"]

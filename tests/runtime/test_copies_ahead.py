@@ -18,11 +18,12 @@ from flowrl.runtime.part_hashes import digest_of_parts, hash_piece
 from flowrl.runtime.snapshot_schedule import SnapshotSchedule
 from flowrl.runtime.stored_pieces import (
     LiveArrays,
-    PieceHashes,
+    PiecePath,
     PiecesAhead,
     StoredPieces,
     live_arrays,
 )
+from tests.manual_clock import ManualClock
 
 SIZE = 1000  # rows of 8 bytes, in 80 pieces
 PIECE, COPY, REST = 100, 300, 700  # bytes
@@ -34,6 +35,13 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_pieces, "LARGE_BYTES", 1)
     monkeypatch.setattr(copies_ahead, "COPY_AHEAD_BYTES", COPY)
     monkeypatch.setattr(copies_ahead, "REST_BYTES", REST)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    made = ManualClock()
+    monkeypatch.setattr(time, "monotonic", made)
+    return made
 
 
 class Site:
@@ -115,10 +123,8 @@ def test_a_sweep_that_leaves_as_much_as_the_one_before_is_the_last_one() -> None
 
 
 def test_pieces_that_cannot_be_written_end_the_copying_for_a_while(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: ManualClock,
 ) -> None:
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
     site = Site()
     site.push(SIZE)
     site.ahead.begin()
@@ -129,7 +135,7 @@ def test_pieces_that_cannot_be_written_end_the_copying_for_a_while(
     site.ahead.end()
     site.ahead.begin()
     assert len(site.sent) == 1
-    now += copies_ahead.CHECK_S
+    clock.now_s += copies_ahead.CHECK_S
     site.ahead.proceed()
     assert len(site.sent) == 2
 
@@ -143,10 +149,8 @@ def test_a_small_buffer_is_left_to_the_snapshot() -> None:
 
 
 def test_what_arrives_until_a_known_round_is_copied_in_further_sweeps(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: ManualClock,
 ) -> None:
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
     site = Site()
     site.push(50)
     site.ahead.begin()
@@ -154,7 +158,7 @@ def test_what_arrives_until_a_known_round_is_copied_in_further_sweeps(
     site.ahead.proceed()
     assert site.ahead.is_done
     assert not site.sent
-    now += copies_ahead.CHECK_S
+    clock.now_s += copies_ahead.CHECK_S
     while site.ahead.can_proceed:
         site.ahead.proceed()
         if site.sent:
@@ -195,10 +199,12 @@ def test_a_snapshot_waits_for_its_copies_unless_it_is_of_a_known_round() -> None
     assert schedule.due_within(9, 9) == set()
 
 
-def test_hashes_of_another_copy_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_of_pieces_that_were_not_copied_last_say_nothing() -> None:
     site = Site()
     site.push(SIZE)
     site.ahead.begin()
-    other: PieceHashes = {}
-    site.ahead.on_stored(other)
-    assert len(site.save().pieces) == 80
+    copied = {path.number for path in site.sent[-1].pieces}
+    site.ahead.on_stored({PiecePath("node/b", "columns/n", n): "hash" for n in range(80)})
+    assert site.stored.changed(live_arrays(site.live())).keys() == {
+        PiecePath("node/b", "columns/n", n) for n in {*range(80)} - copied
+    }

@@ -15,6 +15,7 @@ from flowrl.runtime.sites.launched_sites import LaunchedSites
 from flowrl.runtime.sites.site_failures import SiteLost
 from flowrl.runtime.sites.site_restarts import READY_S, STEADY_S, ElasticProgress, SiteRestarts
 from flowrl.runtime.status import Activity, NodeStats, SiteStatus
+from tests.manual_clock import ManualClock
 
 
 class FakeSites:
@@ -39,16 +40,9 @@ class FakeSites:
         self.lost.append(site)
 
 
-class Clock:
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -57,7 +51,7 @@ def sites() -> FakeSites:
 
 
 @pytest.fixture
-def restarts(sites: FakeSites, clock: Clock) -> SiteRestarts:
+def restarts(sites: FakeSites, clock: ManualClock) -> SiteRestarts:
     return SiteRestarts(cast(LaunchedSites, sites), lambda text: None, clock)
 
 
@@ -108,7 +102,7 @@ def test_a_peer_that_is_lost_is_not_awaited(restarts: SiteRestarts, sites: FakeS
 
 
 def test_a_site_that_is_lost_again_and_again_is_started_later_and_later(
-    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+    restarts: SiteRestarts, sites: FakeSites, clock: ManualClock
 ) -> None:
     for wait_s in (0.0, 1.0, 4.0, 10.0):
         restarts.lose("a", "killed")
@@ -127,7 +121,7 @@ def test_a_site_that_is_lost_again_and_again_is_started_later_and_later(
 
 
 def test_losses_count_anew_after_a_steady_minute(
-    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+    restarts: SiteRestarts, sites: FakeSites, clock: ManualClock
 ) -> None:
     for _ in range(12):
         restarts.lose("a", "killed")
@@ -138,7 +132,7 @@ def test_losses_count_anew_after_a_steady_minute(
 
 
 def test_a_site_that_does_not_become_ready_is_lost_again(
-    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+    restarts: SiteRestarts, sites: FakeSites, clock: ManualClock
 ) -> None:
     restarts.lose("a", "killed")
     restarts.start_due()
@@ -150,7 +144,7 @@ def test_a_site_that_does_not_become_ready_is_lost_again(
 
 
 def test_a_site_without_a_host_is_started_when_one_has_joined(
-    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+    restarts: SiteRestarts, sites: FakeSites, clock: ManualClock
 ) -> None:
     sites.has_host = False
     restarts.lose("a", "its host is lost")
@@ -166,7 +160,7 @@ def test_a_site_without_a_host_is_started_when_one_has_joined(
 
 
 def test_a_host_is_awaited_for_a_limited_time(
-    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+    restarts: SiteRestarts, sites: FakeSites, clock: ManualClock
 ) -> None:
     sites.has_host = False
     restarts.lose("a", "its host is lost")
@@ -178,7 +172,7 @@ def test_a_host_is_awaited_for_a_limited_time(
 
 
 def test_a_site_that_the_run_can_miss_joins_when_a_host_is_there(
-    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+    restarts: SiteRestarts, sites: FakeSites, clock: ManualClock
 ) -> None:
     sites.has_host = False
     restarts.expect("a", is_there=False)
@@ -197,7 +191,7 @@ def test_a_site_that_the_run_can_miss_joins_when_a_host_is_there(
 
 
 def test_nobody_waits_for_the_host_of_a_site_that_the_run_can_miss(
-    restarts: SiteRestarts, sites: FakeSites, clock: Clock
+    restarts: SiteRestarts, sites: FakeSites, clock: ManualClock
 ) -> None:
     restarts.expect("b", is_there=True)
     sites.has_host = False
