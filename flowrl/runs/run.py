@@ -97,7 +97,9 @@ class Run:
         self.folder: RunFolder | None = None
         self.executor: Executor | None = None
         self.making = ""  # the instance that is being made in this thread
-        self._returns = EvaluationReturns(next(iter(self.graph.nodes_of_role("evaluator")), ""))
+        evaluators = self.graph.nodes_of_role("evaluator")
+        first_learner = self.graph.first_learner or ""
+        self._returns = EvaluationReturns(next(iter(evaluators), ""), first_learner)
         self.ended: RunResult | None = None
         self._stop_requests = StopRequests(self._ask_for_cut)
         self.left_open: tuple[str, ...] = ()

@@ -137,24 +137,30 @@ def _idle_cores(run: Run) -> int:
 class EvaluationReturns:
     """The latest and the best return of the first evaluator, which the summary shows."""
 
-    def __init__(self, first_evaluator: str) -> None:
-        self._first_evaluator = first_evaluator
+    def __init__(self, first_evaluator: str, first_learner: str = "") -> None:
+        self._first = {"evaluator": first_evaluator, "learner": first_learner}
         self.last: float | None = None
         self.best: float | None = None
 
     def take_in(self, source: RecordSource, record: Record) -> Record:
         """Remember the returns of a record, and return the record that is written.
 
-        Checkpoints of other evaluators are renamed, as the returns of several evaluators cannot be compared.
+        Checkpoints of other evaluators are renamed, as the returns of several evaluators cannot be compared, and so are
+        those of other learners, which have the same names.
         """
+        if source.key != self._first.get(source.role, source.key):
+            return _renamed(record, source) if isinstance(record, CheckpointRecord) else record
         if source.role != "evaluator":
             return record
-        if source.key != self._first_evaluator:
-            if not isinstance(record, CheckpointRecord):
-                return record
-            return replace(record, name=f"{record.name}-{source.key.replace('/', '__')}")
         if isinstance(record, MetricsRecord):
             self.last = record.values.get("return_mean", self.last)
         elif isinstance(record, CheckpointRecord) and record.name == "best":
             self.best = record.info.get("eval_return", self.best)
         return record
+
+
+def _renamed(record: CheckpointRecord, source: RecordSource) -> CheckpointRecord:
+    """The checkpoint with the name of its node."""
+    owner = source.key.replace("/", "__")
+    replaces = f"{record.replaces}-{owner}" if record.replaces else ""
+    return replace(record, name=f"{record.name}-{owner}", replaces=replaces)

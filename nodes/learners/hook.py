@@ -41,6 +41,14 @@ class Hook(Part):
             "hooks of a lower number come first, and those of equal numbers in the list's order",
         )
 
+    @classmethod
+    def claims(cls, config: Any) -> str:
+        """What only one hook of a learner can have, such as the names of its files; empty: nothing.
+
+        Hooks that would share it are refused.
+        """
+        return ""
+
     def before_run(self, learner: Learner) -> None:
         """Called once, before the learner's first train iteration of this run."""
 

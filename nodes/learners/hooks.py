@@ -20,17 +20,29 @@ if TYPE_CHECKING:
 
 
 class Save(Hook):
-    """Saves checkpoints `iter-N` during the run, from which it can be continued."""
+    """Saves checkpoints `iter-N` during the run, from which it can be continued.
+
+    A learner that is not the run's first one by name adds its own name: `iter-N-NODE`.
+    """
 
     class Config(Hook.Config):
         every_iters: int = param(10_000, "train iterations between two checkpoints", ge=1)
         keep: int | None = param(None, "keep this many of them, the newest; null: all", ge=1)
+        name: str = param(
+            "iter",
+            "the checkpoints are called NAME-N; letters, digits and `_`",
+            pattern=r"^[A-Za-z0-9_]+$",
+        )
+
+    @classmethod
+    def claims(cls, config: Any) -> str:
+        return f"checkpoints called {config.name}-N (`name`)"
 
     def after_iter(self, learner: Learner, batch: Batch, result: LearnResult) -> None:
-        every, keep = self.config.every_iters, self.config.keep
+        every, keep, name = self.config.every_iters, self.config.keep, self.config.name
         if learner.train_iter % every == 0:
-            outdated = "" if keep is None else f"iter-{learner.train_iter - keep * every}"
-            learner.save_as(f"iter-{learner.train_iter}", replaces=outdated)
+            outdated = "" if keep is None else f"{name}-{learner.train_iter - keep * every}"
+            learner.save_as(f"{name}-{learner.train_iter}", replaces=outdated)
 
 
 class NanGuard(Hook):
@@ -59,6 +71,10 @@ class AveragedWeights(Hook):
 
     class Config(Hook.Config):
         decay: float = param(0.999, "share of the average that each iteration keeps", gt=0, lt=1)
+
+    @classmethod
+    def claims(cls, config: Any) -> str:
+        return "the output `averaged`"
 
     def __init__(self, *args: Any, **params: Any) -> None:
         super().__init__(*args, **params)
@@ -99,6 +115,10 @@ class GradientStatistics(Hook):
 
     class Config(Hook.Config):
         every_iters: int = param(100, "train iterations between two measurements", ge=1)
+
+    @classmethod
+    def claims(cls, config: Any) -> str:
+        return "metrics of gradients"
 
     def __init__(self, *args: Any, **params: Any) -> None:
         super().__init__(*args, **params)

@@ -112,7 +112,7 @@ class Learner(Node):
         elif config.reduce != "exact":
             what = "`reduce: fast` is for a group of learners, and this learner is alone"
             raise UnsoundError(what, "give it `replicas`, or leave out `reduce`", "reduce")
-        _check_averaged(config, surroundings)
+        _check_hooks(config, surroundings)
         return Facts(
             outs={"priorities": {"priority": policy.priority_column()}},
             rows={"priorities": rows["data"]} if "data" in (rows := surroundings.rows) else {},
@@ -434,10 +434,24 @@ def _summing_hint(rule: NstepRule) -> str:
     )
 
 
-def _check_averaged(config: Any, surroundings: Surroundings) -> None:
-    """Refuse a consumer of averaged weights without the hook that averages them."""
-    classes = [one.cls if isinstance(one, PartSpec) else type(one) for one in config.hooks]
-    has_average = any(issubclass(cls, AveragedWeights) for cls in classes)
-    if "averaged" in surroundings.connected_outputs and not has_average:
+def _check_hooks(config: Any, surroundings: Surroundings) -> None:
+    """Refuse hooks that share what only one can have, and averaged weights without a hook or without a reader."""
+    classes: list[Any] = [
+        one.cls if isinstance(one, PartSpec) else type(one) for one in config.hooks
+    ]
+    averages = [k for k, cls in enumerate(classes) if issubclass(cls, AveragedWeights)]
+    is_read = "averaged" in surroundings.connected_outputs
+    if is_read and not averages:
         what = "the output `averaged` is connected, and no hook averages weights"
         raise UnsoundError(what, "add `hooks: [averaged_weights]`", "hooks")
+    if averages and not is_read:
+        what = "the hook averaged_weights has no effect: nothing reads the output `averaged`"
+        hint = "leave it out, or connect the output, as in `learner.averaged -> evaluator: {every: 96}`"
+        raise UnsoundError(what, hint, f"hooks[{averages[0]}]")
+    owners: dict[str, int] = {}
+    for k, (hook, cls) in enumerate(zip(config.hooks, classes, strict=True)):
+        claimed = cls.claims(hook.config)
+        if claimed and owners.setdefault(claimed, k) != k:
+            what = f"the hooks {owners[claimed] + 1} and {k + 1} of the list both have {claimed}"
+            hint = "leave one of them out, or give them different settings for it if it has one"
+            raise UnsoundError(what, hint, f"hooks[{k}]")

@@ -1,8 +1,9 @@
 """Finds settings of the bundled graphs that change nothing.
 
-python -m tests.nodes.settings_without_effect [GRAPH…] [--only PATH…] [--without PATH…]
+python -m tests.nodes.settings_without_effect [GRAPH…] [--only PATH…] [--without PATH…] [--each-node]
 
-A path is that of a setting, or of a part or node with all of its settings, such as `policy` and `buffer.alpha`.
+A path is that of a setting, or of a part or node with all of its settings, such as `policy` and `buffer.alpha`. The
+settings of a section are changed for all nodes, or with `--each-node` for one node at a time (`learner.policy.lr`).
 
 Each setting of each node and part is changed to other values, one at a time, and the graph runs for a few train
 iterations. A change that `check` calls sound must change something: a token, a weight, a metric, a line of the log, or
@@ -175,11 +176,11 @@ def _other_numbers(value: Any, types: Sequence[Any]) -> list[Any]:
 # the settings of a graph
 
 
-def settings_of(graph: Graph) -> Iterator[Setting]:
-    """Yield the settings of all nodes and their parts; those of a section once."""
+def settings_of(graph: Graph, each_node: bool = False) -> Iterator[Setting]:
+    """Yield the settings of all nodes and their parts; those of a section once, or for each node that takes them."""
     seen: set[str] = set()
     for name, spec in graph.nodes.items():
-        for setting in _settings_in(spec.config, name, spec):
+        for setting in _settings_in(spec.config, name, None if each_node else spec):
             if setting.path not in seen:
                 seen.add(setting.path)
                 yield setting
@@ -200,15 +201,15 @@ def _settings_in(config: Config, path: str, spec: NodeSpec | None) -> Iterator[S
 class SmallGraph:
     """A graph, bundled or in a file, whose runs are short; bundled ones have small settings."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        case = Case(name, "iters")
+    def __init__(self, name: str, folder: Path, each_node: bool = False) -> None:
+        case, self._each_node = Case(name, "iters"), each_node
         self.name, self._folder, self._runs = name, folder, 0
         self._sets = SMALL.get(Path(name).stem, {})
         self._iters = REPLAYED_ITERS if case.is_off_policy else ON_POLICY_ITERS
 
     def settings(self) -> list[Setting]:
         graph = flowrl.load(self.name, self._sets).check().require_sound().graph
-        return list(settings_of(graph))
+        return list(settings_of(graph, self._each_node))
 
     def results(self, changes: Mapping[str, Any]) -> Results | None:
         sets = {**self._sets, **{path: written_value(v) for path, v in changes.items()}}
@@ -242,12 +243,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("graphs", nargs="*", default=sorted(bundled_graphs()))
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--without", nargs="+", default=[])
+    parser.add_argument("--each-node", action="store_true")
     options = parser.parse_args(arguments)
     reset_numerics(1)
     wrong = 0
     for name in options.graphs:
         with tempfile.TemporaryDirectory() as folder:
-            for found in examine(SmallGraph(name, Path(folder)), options.only, options.without):
+            graph = SmallGraph(name, Path(folder), options.each_node)
+            for found in examine(graph, options.only, options.without):
                 wrong += report(name, found)
     return wrong
 

@@ -105,3 +105,6 @@ def test_the_settings_of_a_graph_are_those_of_nodes_parts_and_sections() -> None
     assert values["policy.model.hidden"] == [128, 128]
     assert "env.max_episode_steps" in values
     assert not any(path.startswith(("learner.policy", "evaluator.env.")) for path in values)
+    of_nodes = {s.path for s in settings_of(graph, each_node=True)}
+    assert {"learner.policy.lr", "collector.policy.model.hidden", "envs.env.id"} <= of_nodes
+    assert not any(path.startswith(("policy.", "env.")) for path in of_nodes)

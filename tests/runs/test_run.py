@@ -15,7 +15,8 @@ from flowrl.checks.check import CheckedGraph, check
 from flowrl.cluster.rendezvous import Rendezvous
 from flowrl.core.checkpoint import read_acting
 from flowrl.core.errors import NodeError, RunError, UsageError
-from flowrl.core.records import Record
+from flowrl.core.records import CheckpointRecord, Record
+from flowrl.core.state import Count
 from flowrl.core.written_config import written_params
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Limits
@@ -25,6 +26,7 @@ from flowrl.runs.initial_files import params_text
 from flowrl.runs.new_folder import create_run_folder
 from flowrl.runs.result import RunResult
 from flowrl.runs.run import Run
+from flowrl.runs.summary import EvaluationReturns
 from flowrl.runs.watcher import Watcher
 from flowrl.runtime.records import RecordSource
 from tests.toys.toy_nodes import FailingNode
@@ -120,6 +122,20 @@ def test_of_several_evaluators_the_first_by_name_is_in_the_summary(tmp_path: Pat
     assert (result.eval_return, result.best_return) == (3.0, 3.0)  # that of e would be 4
     kept = sorted(path.name for path in (tmp_path / "r" / "checkpoints").iterdir())
     assert kept == ["best-e.safetensors", "best.safetensors", "last.safetensors"]
+
+
+def test_checkpoints_of_a_second_learner_have_its_name() -> None:
+    returns = EvaluationReturns("evaluator", "a")
+
+    def written(node: str, role: str, folder: str = "checkpoints") -> tuple[str, str]:
+        record = CheckpointRecord("iter-8", {}, {}, "iter-6", folder)
+        found = returns.take_in(RecordSource(node, role, 0, Count()), record)
+        assert isinstance(found, CheckpointRecord)
+        return found.name, found.replaces
+
+    assert written("a", "learner") == ("iter-8", "iter-6")
+    assert written("pair/b", "learner") == ("iter-8-pair__b", "iter-6-pair__b")
+    assert written("c", "collector", "league/players") == ("iter-8", "iter-6")
 
 
 def test_a_metric_cannot_take_the_name_of_its_position(tmp_path: Path) -> None:

@@ -158,6 +158,40 @@ def test_averaged_weights_without_the_hook_are_refused() -> None:
         Learner.describe(config, surroundings)
 
 
+def refusal(*hooks: Hook, reads_average: bool = False) -> str:
+    ports = frozenset({"averaged"} if reads_average else ())
+    surroundings = Surroundings({"data": {"obs": OBS, "action": DISCRETE}}, {}, ports)
+    with pytest.raises(UnsoundError) as refused:
+        Learner.describe(learner_with(*hooks).config, surroundings)
+    return f"{refused.value.key}: {refused.value.what}"
+
+
+def test_averaged_weights_that_nothing_reads_are_refused() -> None:
+    found = refusal(NanGuard(), AveragedWeights())
+    assert found.startswith("hooks[1]: the hook averaged_weights has no effect: nothing reads")
+
+
+def test_hooks_that_would_overwrite_each_other_are_refused() -> None:
+    both = "hooks[2]: the hooks 1 and 3 of the list both have"
+    newest, all_of_them = Save(every_iters=2, keep=1), Save(every_iters=4)
+    assert refusal(newest, NanGuard(), all_of_them) == f"{both} checkpoints called iter-N (`name`)"
+    statistics = GradientStatistics(every_iters=1), NanGuard(), GradientStatistics(every_iters=2)
+    assert refusal(*statistics) == f"{both} metrics of gradients"
+    averages = AveragedWeights(), NanGuard(), AveragedWeights(decay=0.5)
+    assert refusal(*averages, reads_average=True) == f"{both} the output `averaged`"
+
+
+def test_two_hooks_save_checkpoints_of_other_names() -> None:
+    learner = learner_with(Save(every_iters=2, keep=1), Save(every_iters=4, name="kept"))
+    Learner.describe(
+        learner.config, Surroundings({"data": {"obs": OBS, "action": DISCRETE}}, {}, frozenset())
+    )
+    train(learner, 8)
+    saved = [(r.name, r.replaces) for r in records(learner, CheckpointRecord)]
+    assert [name for name, _ in saved if name.startswith("kept")] == ["kept-4", "kept-8"]
+    assert [replaces for name, replaces in saved if name == "iter-8"] == ["iter-6"]
+
+
 def test_gradient_statistics_are_metrics_of_each_network() -> None:
     learner = learner_with(GradientStatistics(every_iters=2), log_every_iters=2)
     train(learner, 2)
