@@ -304,9 +304,9 @@ class Algorithm(Policy):
         """
         return ()
 
-    def acting_hash(self, explores: bool) -> str:
+    def acting_hash(self, explores: bool, gives_rows: bool = True) -> str:
         steps = [*self.collect_steps(), *self.explore] if explores else self.eval_steps()
-        rows = [self.gamma, self.nstep, self.unroll_steps, self.burn_in_steps]
+        rows = [self.gamma, self.unroll_steps, self.burn_in_steps] if gives_rows else []
         collected = [self.collect_columns(), self.collect_settings()] if explores else []
         knows_all = _knows_its_modes(type(self)) and not (explores and self.estimated_columns())
         own = self.acting_parts() if knows_all else [self.config]

@@ -113,4 +113,4 @@ def group_facts(
     }
     device = shared_device_facts(config, policies.values(), False, runs_here)
     acting = {f"policies.{name}": policy for name, policy in policies.items()}
-    return {**device, **weights_facts(taken), **acting_facts(acting, explores)}
+    return {**device, **weights_facts(taken), **acting_facts(acting, explores, gives_rows=explores)}

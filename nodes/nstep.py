@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrl.core.batch import Array, Batch, Schema
+from flowrl.core.batch import Array, Batch, Column, Schema
 from flowrl.core.config import PartSpec, part
 from flowrl.core.facts import UnsoundError
 from flowrl.nodes.origin import (
@@ -44,7 +44,9 @@ class NstepRule:
             what = f"the policy sums {self.nstep} rewards, for which rows need the column '{missing[0]}'"
             raise UnsoundError(what, "connect a collector", "policy")
         reward = replace(schema["reward"], sums=self.nstep)
-        return {name: schema[name] for name in without_links(schema)} | {"reward": reward}
+        discount = Column("float32", gamma=self.gamma)
+        kept = {name: schema[name] for name in without_links(schema)}
+        return {**kept, "reward": reward, "discount": discount}
 
     def most_waiting(self, schema: Schema) -> int:
         """Return how many of the newest rows may wait for the end of their window, as far as it is known."""
@@ -63,6 +65,7 @@ def nstep_rule(policy: PartSpec | Policy | None, schema: Schema | None) -> Nstep
     """
     if policy is None:
         return None
+    require_gamma(policy, schema or {})
     nstep, found = nstep_of(policy), rewards_summed(schema or {})
     if found == nstep:
         return None
@@ -71,6 +74,16 @@ def nstep_rule(policy: PartSpec | Policy | None, schema: Schema | None) -> Nstep
         hint = f"give the policy `nstep: {found}`, or the node that sums them this policy"
         raise UnsoundError(what, hint, "policy")
     return NstepRule(nstep, float(getattr(_settings(policy), "gamma", 1.0)))
+
+
+def require_gamma(policy: PartSpec | Policy, schema: Schema) -> None:
+    """Refuse rows whose column `discount` was computed with another gamma than the policy's."""
+    gamma = getattr(policy.config, "gamma", None)
+    found = schema["discount"].gamma if "discount" in schema else None
+    if None not in (gamma, found) and gamma != found:
+        what = f"the rows are discounted with `gamma: {found:g}`, and the policy that takes them has {gamma:g}"
+        hint = "give one gamma to all, as in the section `policy`"
+        raise UnsoundError(what, hint, "policy.gamma")
 
 
 def nstep_of(policy: PartSpec | Policy) -> int:

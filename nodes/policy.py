@@ -160,6 +160,11 @@ class Policy(Part):
         return float(getattr(self.config, "gamma", 1.0))
 
     @property
+    def stated_gamma(self) -> float | None:
+        """The discount, if it is a setting; None for policies that do not learn."""
+        return self.gamma if hasattr(self.config, "gamma") else None
+
+    @property
     def nstep(self) -> int:
         """The number of rewards that are summed in each row that it learns from; rows are collected with one."""
         return int(getattr(self.config, "nstep", 1))
@@ -221,10 +226,11 @@ class Policy(Part):
         """
         return {}
 
-    def acting_hash(self, explores: bool) -> str:
+    def acting_hash(self, explores: bool, gives_rows: bool = True) -> str:
         """A hash of all that acting depends on beside the weights; empty: not known.
 
-        It is that of the collect mode if that `explores`, and else that of the eval mode.
+        It is that of the collect mode if that `explores`, and else that of the eval mode. With `gives_rows`, it is also
+        that of the rows.
         """
         return ""
 
@@ -326,12 +332,15 @@ def weights_facts(ports: Mapping[str, tuple[Policy, str]]) -> dict[str, Any]:
     }
 
 
-def acting_facts(policies: Mapping[str, Policy], explores: bool) -> dict[str, Any]:
+def acting_facts(
+    policies: Mapping[str, Policy], explores: bool, gives_rows: bool = True
+) -> dict[str, Any]:
     """What a node states of the policies with which it acts, by the parameters that give them.
 
-    `explores` says whether it acts like a collector.
+    `explores` says whether it acts like a collector, and `gives_rows` whether somebody reads its steps.
     """
-    return {"acting": {key: policy.acting_hash(explores) for key, policy in policies.items()}}
+    found = {key: policy.acting_hash(explores, gives_rows) for key, policy in policies.items()}
+    return {"acting": found}
 
 
 def act_by_id(mode: Any, obs: Mapping[int, Array]) -> dict[int, Any]:

@@ -22,7 +22,8 @@ class Column:
 
     `n` is the number of values of a discrete column; `low` and `high` are bounds. With `frames`, a row holds this many
     frames of one episode, the oldest first, and consecutive rows share frames. Each number of a column of rewards sums
-    `sums` rewards, or fewer at the end of an episode; None: it is one reward.
+    `sums` rewards, or fewer at the end of an episode; None: it is one reward. A column of discounts was computed with
+    `gamma` for each step; None: it is not known.
     """
 
     dtype: str
@@ -32,6 +33,7 @@ class Column:
     high: Bound = field(default=None, compare=False)
     frames: int | None = field(default=None, compare=False)
     sums: int | None = field(default=None, compare=False)
+    gamma: float | None = field(default=None, compare=False)
 
     @property
     def row_bytes(self) -> int:

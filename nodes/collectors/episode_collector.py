@@ -49,7 +49,10 @@ class EpisodeCollector(Collector):
         spec, policy = cls.spec_and_policy(config, surroundings)
         _check_config(config, policy)
         extra = cls.extra_columns(config, policy, spec)
-        rows = {**row_schema(spec.obs, spec.action, extra), **policy.estimated_columns()}
+        rows = {
+            **row_schema(spec.obs, spec.action, extra, policy.stated_gamma),
+            **policy.estimated_columns(),
+        }
         why = "envs are stepped as they are ready" if config.stepping == "ready" else ""
         return Facts(
             outs={"data": {**rows, OFFSET_COLUMN: Column("int32")}},

@@ -111,7 +111,10 @@ class MatchCollector(Collector):
         scripted = scripted_policies(config, spec)
         opponents = {f"opponents[{k}]": p for k, p in enumerate(scripted.values())}
         extra = cls.extra_columns(config, policy, spec)
-        rows = {**row_schema(spec.obs, spec.action, extra), OFFSET_COLUMN: OFFSET}
+        rows = {
+            **row_schema(spec.obs, spec.action, extra, policy.stated_gamma),
+            OFFSET_COLUMN: OFFSET,
+        }
         return Facts(
             outs={
                 "data": sliced_schema(rows, policy),

@@ -75,7 +75,7 @@ class SampleCollector(Collector):
         check_rewards_of_unrolls(policy)
         _check_newest_weights(config, spec, policy, slicer)
         extra = cls.extra_columns(config, policy, spec)
-        rows = sliced_schema(row_schema(spec.obs, spec.action, extra), policy)
+        rows = sliced_schema(row_schema(spec.obs, spec.action, extra, policy.stated_gamma), policy)
         why = "envs are stepped as they are ready"
         return Facts(
             outs={"data": {**rows, **policy.estimated_columns()}},

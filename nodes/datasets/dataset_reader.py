@@ -63,7 +63,8 @@ class DatasetReader(Node):
         schema, available = format_of(path).read_schema(path)
         _require_rows(path, available)
         if _lacks_discount(schema, config.policy):
-            schema = {**schema, "discount": Column("float32")}
+            gamma = float(config.policy.config.gamma)
+            schema = {**schema, "discount": Column("float32", gamma=gamma)}
         schema = link_schema(schema, config.policy)
         require_fitting_rewards(config.path, format_of(path).read_metadata(path), config.policy)
         rows = min(available, config.rows or available)

@@ -54,12 +54,12 @@ class Evaluator(BaseEvaluator):
             config.policy, spec.obs, spec.action, "policy"
         )  # raises if it does not fit
         check_goal(config, spec)
-        schema = row_schema(spec.obs, spec.action, info_schema(spec))
+        schema = row_schema(spec.obs, spec.action, info_schema(spec), policy.stated_gamma)
         numbers = [name for name, column in spec.info.items() if not column.shape]
         return Facts(
             outs={"data": schema},
             **weights_facts({"weights": (policy, "policy")}),
-            **acting_facts({"policy": policy}, explores=False),
+            **acting_facts({"policy": policy}, False, "data" in surroundings.connected_outputs),
             settings={"found": frozenset([*metric_names(numbers, config.win_above), BEST])},
             **device_facts(config, policy, False, surroundings.runs_here),
         )

@@ -43,7 +43,7 @@ class ExpertLabels(Node):
         return Facts(
             outs={"out": {**schema, **labels}},
             imports=policy.imported_modules(learn=False),
-            **acting_facts({"policy": policy}, explores=False),
+            **acting_facts({"policy": policy}, explores=False, gives_rows=False),
         )
 
     def setup(self) -> None:

@@ -65,6 +65,10 @@ class Expert(Policy):
         return self.trained.gamma
 
     @property
+    def stated_gamma(self) -> float | None:
+        return self.trained.stated_gamma
+
+    @property
     def nstep(self) -> int:
         return self.trained.nstep
 
@@ -76,10 +80,10 @@ class Expert(Policy):
     def burn_in_steps(self) -> int:
         return self.trained.burn_in_steps
 
-    def acting_hash(self, explores: bool) -> str:
-        known = self.trained.acting_hash(explores and self.config.explore)
+    def acting_hash(self, explores: bool, gives_rows: bool = True) -> str:
+        known = self.trained.acting_hash(explores and self.config.explore, gives_rows)
         own = self.config.model_dump(exclude={"trained"})
-        return acting_hash([known, self.gamma, self.nstep, own]) if known else ""
+        return acting_hash([known, own]) if known else ""
 
     def memory_columns(self) -> Schema:
         return self.trained.memory_columns()

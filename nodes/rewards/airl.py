@@ -69,7 +69,7 @@ class Airl(ImitationModel):
         steps = StepColumns.of(cls.type_name(), surroundings.inputs["data"] or {})
         policy = learning_policy(config, steps)
         weights = weights_facts({"weights": (policy, "policy")})
-        return replace(facts, **weights, **acting_facts({"policy": policy}, explores=False))
+        return replace(facts, **weights, **acting_facts({"policy": policy}, False, False))
 
     def make_parts(self, steps: StepColumns) -> None:
         super().make_parts(steps)

@@ -20,6 +20,7 @@ def problems(graph: Any, changes: dict[str, Any] | None = None) -> list[str]:
         "collector.policy.lr",
         "collector.policy.epsilon",  # the weights come with that of the learner
         "collector.policy.max_grad_norm",
+        "evaluator.policy.gamma",  # nobody reads its rows
         "evaluator.policy.lr",
         "evaluator.policy.optimiser.eps",
     ],
@@ -36,7 +37,6 @@ def test_what_only_learning_reads_is_refused_where_a_policy_acts(setting: str) -
 @pytest.mark.parametrize(
     ("graph", "changes"),
     [
-        ("cartpole_dqn", {"collector.policy.gamma": 0.5}),  # of the rows
         ("cartpole_dqn", {"collector.policy.explore": [{"type": "epsilon_ladder"}]}),
         ("cartpole_ppo", {"evaluator.policy.eval_draws": True}),
         ("cartpole_c51", {"evaluator.policy.v_max": 30}),
