@@ -63,9 +63,10 @@ CONTENDERS = (
 # ding_sync was the fastest peer in every cell.
 FASTEST = ["flowrl_sync", "flowrl_async", "ding_sync"]
 QUICK = ["--size", "small", "middle", "--seeds", "1", "--contender", *FASTEST]
+# It ends with this process, also if that is killed: otherwise it would disturb what is measured afterwards.
 BUSY_LOOP = """
-import time
-while True:
+import os, time
+while os.getppid() == {parent}:
     until_s = time.perf_counter() + {busy}
     while time.perf_counter() < until_s:
         pass
@@ -224,7 +225,7 @@ def measure_sleep_overruns_s(size: str) -> list[float]:
 @contextmanager
 def cpu_load(share: float) -> Iterator[None]:
     """Keep this share of every core busy."""
-    code = BUSY_LOOP.format(busy=0.02 * share, idle=0.02 * (1 - share))
+    code = BUSY_LOOP.format(parent=os.getpid(), busy=0.02 * share, idle=0.02 * (1 - share))
     cores = len(os.sched_getaffinity(0)) if share else 0
     processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(cores)]
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -185,6 +187,23 @@ class FakeContender:
         if len(self.measured) == 2:
             return {"failed": "killed"}
         return {"wall_s": 10.0 + int(words[2]), "samples": 160, "cpu_s": 0.1}
+
+
+def test_the_load_ends_with_its_benchmark_even_if_that_is_killed() -> None:
+    """Processes that hold the output open end it when the last one of them is gone."""
+    code = """
+import time
+from bench.collector import cpu_load
+
+with cpu_load(0.1):
+    print("begun", flush=True)
+    time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.kill()
+    assert process.communicate(timeout=20)[0] == ""
 
 
 def test_the_published_experiment_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
