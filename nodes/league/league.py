@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pydantic import BeforeValidator, model_validator
 
 from flowrl.core.batch import Batch
-from flowrl.core.config import Config as BaseConfig
-from flowrl.core.config import param
-from flowrl.core.errors import shortened_repr
 from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.node import Node
 from flowrl.core.ports import In, StateIn, StateOut
 from flowrl.core.state import State
 from flowrl.nodes.league.history import PlayerHistory, loaded_weights, saved_weights
+from flowrl.nodes.league.league_config import Iters, LeagueConfig
+from flowrl.nodes.league.learning_player import SAVED_ATTRIBUTES, LearningPlayer
 from flowrl.nodes.league.matches import (
     FIRST_SCRIPTED,
     ITSELF,
@@ -30,71 +27,14 @@ from flowrl.nodes.league.matches import (
     matches_state,
     versioned_name,
 )
-from flowrl.nodes.league.matchmaking import Kind, Matchmaker, Weighting, WinRates
+from flowrl.nodes.league.matchmaking import Matchmaker, WinRates
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-def _checked_iters(value: Any) -> Any:
-    each = value.values() if isinstance(value, Mapping) else [value]
-    if not all(type(one) is int and one >= 1 for one in each):
-        raise ValueError(
-            f"{shortened_repr(value)} is neither a number of train iterations from 1, nor one for each player, "
-            "such as {main: 10, hunter: 20}"
-        )
-    return value
-
-
-# Train iterations: of all players, or of each by its name, as algorithms do more or fewer of them for a token.
-Iters = Annotated[int | dict[str, int], BeforeValidator(_checked_iters)]
-
 PAYOFF_FILE, PLAYERS_FILE = "league/payoff.jsonl", "league/players.jsonl"
 RESULTS, RESETS = "_results", "_resets"  # the ends of the names of a player's ports
-
-
-@dataclass(slots=True)
-class LearningPlayer:
-    """What a league knows of a player that learns."""
-
-    name: str
-    kind: Kind
-    weights: State | None = None  # the newest ones; None: before the first firing
-    parent: str = ""  # the newest version that was kept
-    first: str = ""  # the first version that was kept
-    kept_at: int = (
-        0  # the version of the newest one that was kept, or with which its learner has begun again
-    )
-    resets: int = 0  # how often its learner has to begin again
-    # the version with which its learner has begun; None: it has to begin again, and has not yet
-    begun_at: int | None = 0
-
-    @property
-    def newest(self) -> State:
-        """The newest weights, which every firing brings."""
-        assert self.weights is not None
-        return self.weights
-
-    def update(self, weights: State) -> None:
-        """Take in the newest weights, which say how often its learner has begun again."""
-        self.weights = weights
-        if self.begun_at is None and weights.command.get("resets", 0) == self.resets:
-            self.begun_at = self.kept_at = weights.version
-
-    def begin_again(self) -> None:
-        """Let its learner begin again with its first weights."""
-        self.resets += 1
-        self.parent, self.begun_at = self.first, None
-
-
-# The keys of a league's state, with the attributes of players that they have a list of.
-SAVED = {
-    "parents": "parent",
-    "firsts": "first",
-    "kept_at": "kept_at",
-    "begun_at": "begun_at",
-    "resets": "resets",
-}
 
 
 class League(Node):
@@ -107,94 +47,8 @@ class League(Node):
     may_end_run = False
     matches = StateOut("matches", about="the next matches of all players, and the opponents")
 
-    class Config(BaseConfig):
-        players: dict[str, Kind] = param(
-            {"main": "main"},
-            "the players that learn, by name: `main` plays everyone, `main_exploiter` the main players, "
-            "`league_exploiter` the earlier versions of all",
-            min_length=1,
-        )
-        scripted: list[str] = param(
-            [],
-            "names of the `opponents` of each collector, in the same order; all play against them",
-        )
-        self_play: float = param(
-            0.35, "the share of a main player's matches against itself and other main players", ge=0
-        )
-        pfsp: float = param(
-            0.5, "the share against opponents that are chosen by win rates", ge=0, le=1
-        )
-        verification: float = param(
-            0.15, "the share against earlier main players that it does not beat reliably", ge=0
-        )
-        weighting: Weighting = param(
-            "squared", "how opponents are chosen by the win rate w: by (1-w)^2, w(1-w), or 1-w"
-        )
-        snapshot_every_iters: Iters | None = param(
-            1000,
-            "train iterations after which a version of a player is kept; one number, or one for each player by name",
-        )
-        snapshot_win_rate: float | None = param(
-            None, "a version is also kept if it beats each opponent this often", gt=0.5, le=1
-        )
-        snapshot_least_iters: Iters = param(
-            100,
-            "train iterations between two versions that are kept by win rate; one number, or one for each player",
-            only_with="snapshot_win_rate",
-        )
-        most_players: int = param(
-            100, "versions that are kept as opponents; then the oldest one makes room", ge=1
-        )
-        decay: float = param(
-            0.99, "the weight of a result after one more match of the pair", gt=0, le=1
-        )
-        prior_games: float = param(2.0, "drawn matches that each pair begins with", ge=0)
-        table: int = param(64, "matches that are drawn for each player in a firing", ge=1)
-        reset_exploiters: bool = param(
-            True, "an exploiter of which a version was kept begins again with its first weights"
-        )
-
-        @model_validator(mode="after")
-        def _check(self) -> Self:
-            if not math.isclose(self.self_play + self.pfsp + self.verification, 1, abs_tol=1e-6):
-                raise UnsoundError(
-                    f"the shares self_play {self.self_play:g}, pfsp {self.pfsp:g} and verification "
-                    f"{self.verification:g} of matches do not sum to 1",
-                    "give all three",
-                    "self_play",
-                )
-            names = [*self.players, *self.scripted]
-            wrong = [name for name in names if not name.isidentifier()]
-            if wrong:
-                key = "players" if wrong[0] in self.players else "scripted"
-                raise UnsoundError(f"'{wrong[0]}' is no name of letters, digits and _", "", key)
-            if twice := [name for name in names if names.count(name) > 1]:
-                raise UnsoundError(
-                    f"two players have the name '{twice[0]}'", "rename one", "scripted"
-                )
-            for key in ("snapshot_every_iters", "snapshot_least_iters"):
-                given = getattr(self, key)
-                if isinstance(given, Mapping) and given.keys() != self.players.keys():
-                    raise UnsoundError(
-                        f"{key} has numbers for {', '.join(given) or 'nobody'}, and the players are "
-                        f"{', '.join(self.players)}",
-                        "give one for each, or one number for all",
-                        key,
-                    )
-            if "main" not in self.players.values():
-                raise UnsoundError(
-                    "no player is of the kind `main`, which exploiters play against",
-                    "add one: `players: {main: main, …}`",
-                    "players",
-                )
-            if not self.reset_exploiters and set(self.players.values()) == {"main"}:
-                raise UnsoundError(
-                    "`reset_exploiters` has no effect without a player of the kind `main_exploiter` or "
-                    "`league_exploiter`",
-                    "leave it out",
-                    "reset_exploiters",
-                )
-            return self
+    class Config(LeagueConfig):
+        """What a user can say of a league."""
 
     @classmethod
     def configured(cls, config: Any) -> type[Self]:
@@ -393,7 +247,10 @@ class League(Node):
             "rates": self.win_rates.state_dict(),
             "weights": weights,
             "firings": self._firings,
-            **{key: [getattr(one, name) for one in players] for key, name in SAVED.items()},
+            **{
+                key: [getattr(one, name) for one in players]
+                for key, name in SAVED_ATTRIBUTES.items()
+            },
             "state": saved_weights(self._state),
         }
 
@@ -405,7 +262,7 @@ class League(Node):
         for number, player in enumerate(self._players):
             weights = state["weights"][number]
             player.weights = None if weights is None else loaded_weights(weights)
-            for key, name in SAVED.items():
+            for key, name in SAVED_ATTRIBUTES.items():
                 setattr(player, name, state[key][number])
         self._state = loaded_weights(state["state"])
 
