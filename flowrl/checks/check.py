@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +15,9 @@ from flowrl.checks.groups import group_problems
 from flowrl.checks.later_replicas import later_replica_problems
 from flowrl.checks.learned_columns import LearnedColumns, learned_columns
 from flowrl.checks.lossy_edges import lossy_edge_problems
+from flowrl.checks.nondeterminism import nondeterminism_reasons
 from flowrl.checks.old_data import old_data_problems
+from flowrl.checks.on_failure import failure_problems
 from flowrl.checks.row_order import episode_problems, row_order_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
@@ -30,10 +32,9 @@ from flowrl.checks.warmup import limit_within_warmup, plan_warmup, uncounted_lim
 from flowrl.checks.weights import weights_problems
 from flowrl.core.errors import GraphError, Problem, UsageError
 from flowrl.core.facts import Facts
-from flowrl.core.ports import Out
 from flowrl.core.project_modules import importable_modules
 from flowrl.graph.loading import LoadedGraph
-from flowrl.graph.model import EDGE_OPTIONS, Graph, PortRef
+from flowrl.graph.model import Graph
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_shares import nodes_on_hosts
 from flowrl.machine.crash_tracebacks import crash_tracebacks
@@ -133,7 +134,7 @@ def _check(
     problems.extend(lossy_edge_problems(graph, program))
     problems.extend(compression_problems(graph))
     problems.extend(group_problems(graph, program, described))
-    problems.extend(_failure_problems(graph))
+    problems.extend(failure_problems(graph))
     graph = without_unread_values(graph, unread)
     graph = _with_resolved_parameters(graph, described.facts)
     checked = CheckedGraph(graph, program, described.facts, list(dict.fromkeys(problems)))
@@ -145,7 +146,7 @@ def _check(
         *dict.fromkeys(uncounted_limit(graph, described.facts)),
         *(limit_within_warmup(graph, program, described.facts) if checked.ok else ()),
     ]
-    checked.reasons = list(_nondeterminism_reasons(checked))
+    checked.reasons = list(nondeterminism_reasons(graph, described.facts))
     if checked.ok:  # how sites depend on each other is known of sound graphs only
         checked.problems.extend(later_replica_problems(checked))
     return checked
@@ -160,41 +161,3 @@ def _with_resolved_parameters(graph: Graph, facts: Mapping[str, Facts]) -> Graph
             config = spec.config.model_copy(update=dict(found.resolved))
             changed[name] = replace(spec, config=config)
     return replace(graph, nodes={**graph.nodes, **changed}) if changed else graph
-
-
-def _failure_problems(graph: Graph) -> Iterator[Problem]:
-    """Yield a problem for each node that cannot fail without its neighbours.
-
-    Those are groups, and nodes with `on_failure: ignore` whose output other nodes wait for.
-    """
-    taken = {s for e in graph.edges if e.kind == "stream" for s in e.sources}
-    for name, spec in graph.nodes.items():
-        where, how = str(spec.location()), spec.on_failure
-        if how != "stop" and spec.is_group:
-            what = f"nodes.{name}: on_failure is {how}, and its replicas fire together"
-            yield Problem(where, what, "leave on_failure out, or give it one replica")
-        outs = (port for port, kind in spec.cls.ports.items() if isinstance(kind, Out))
-        awaited = next((port for port in outs if PortRef(name, port) in taken), None)
-        if how == "ignore" and awaited is not None:
-            what = f"nodes.{name}: on_failure is ignore, and other nodes wait for its output '{awaited}'"
-            yield Problem(where, what, "use restart")
-
-
-def _nondeterminism_reasons(checked: CheckedGraph) -> Iterator[str]:
-    """Yield the reasons why two runs of this graph may differ."""
-    graph = checked.graph
-    for edge in graph.edges:
-        several = len(edge.sources) > 1 or graph.nodes[edge.source.node].replicas > 1
-        for name, value in edge.changed_options().items():
-            option = EDGE_OPTIONS[name]
-            if value in option.nondeterminism and (
-                several or not option.only_with_several_producers
-            ):
-                yield f"{edge}: {option.nondeterminism[value]}"
-    for name, spec in graph.nodes.items():
-        if spec.fires_on_any:
-            yield f"{name}: fires on any input (what comes together depends on speed)"
-        if spec.on_failure != "stop":
-            yield f"{name}: on_failure {spec.on_failure}"
-        if name in checked.facts and checked.facts[name].nondeterministic:
-            yield f"{name}: {checked.facts[name].nondeterministic}"
