@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from flowrl.cli.arguments import add_key, add_run, seconds_of
 from flowrl.core.errors import UsageError
+from flowrl.core.text_table import table_lines
 from flowrl.core.wording import size_text
 from flowrl.graph.host_offers import HostOffer
-from flowrl.runs.text_table import table_lines
 
 if TYPE_CHECKING:
     from flowrl.cluster.host import HostSettings

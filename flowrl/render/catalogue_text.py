@@ -19,6 +19,7 @@ from flowrl.core.node import Node
 from flowrl.core.ports import In, Link, Out, Port, Service, StateIn, StateOut
 from flowrl.core.project_modules import has_module
 from flowrl.core.signatures import written_doc
+from flowrl.core.text_table import table_lines
 from flowrl.core.written_config import written_value
 from flowrl.graph.bundled import bundled_graphs, find_bundled
 from flowrl.graph.catalogue import Catalogue, MissingModuleError, UnknownTypeError, type_summary
@@ -108,11 +109,10 @@ def _plural(kind: str) -> str:
 
 
 def _table(rows: Iterable[tuple[str, ...]], indent: str = "  ") -> list[str]:
-    """The lines of a table with aligned columns."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    cells = [[f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)] for row in rows]
-    return [f"{indent}{'  '.join(row)}".rstrip() for row in cells]
+    """The lines of a table whose columns are aligned to the left."""
+    table = list(rows)
+    sides = "l" * max(map(len, table), default=0)
+    return [f"{indent}{line}" for line in table_lines(table, sides)]
 
 
 def _described(kind: str, name: str, cls: type[Any]) -> str:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from flowrl.core.errors import UsageError
+from flowrl.core.text_table import WIDTH, table_lines
 from flowrl.core.wording import count_text
 from flowrl.ratings.elo import EloRating, elo_ratings
 from flowrl.ratings.games import Game, GameCounts, count_games
@@ -20,7 +21,6 @@ from flowrl.runs.rating_tables import (
     interval_text,
     shortened_name,
 )
-from flowrl.runs.text_table import WIDTH, table_lines
 
 FIXED_SPACE = "\u00a0"
 SHOWN_PLAYERS = 20  # the best of them, unless all are asked for

@@ -8,10 +8,10 @@ from typing import Any
 
 from flowrl.core.errors import UsageError, spelling_hint
 from flowrl.core.plain_data import DataCodec
+from flowrl.core.text_table import table_lines
 from flowrl.core.wording import count_text, short_number
 from flowrl.runs.queries import ask
 from flowrl.runs.registry import RunEntry
-from flowrl.runs.text_table import table_lines
 from flowrl.runtime.executor import Executor
 from flowrl.runtime.status import EdgeStats, RunStatus
 from flowrl.runtime.token_summary import ColumnSummary, PeekRequest, TokenSummary

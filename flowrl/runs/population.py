@@ -24,6 +24,7 @@ import numpy as np
 from flowrl.checks.check import CheckedGraph, check_placed
 from flowrl.core.errors import LOADING_STATE, GraphError, NodeError, RunError, UsageError
 from flowrl.core.json_text import parse_object
+from flowrl.core.text_table import table_lines
 from flowrl.graph.expand import expand
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Limits
@@ -36,7 +37,6 @@ from flowrl.runs.perturbation import Perturbation, first_values
 from flowrl.runs.result import RunResult
 from flowrl.runs.resume import require_ended
 from flowrl.runs.run import Run
-from flowrl.runs.text_table import table_lines
 
 POPULATION_FILE, MEMBERS_FILE = "population.json", "members.jsonl"
 FIRST_CHANGES = 3  # of each setting, before the first generation, so that members begin differently

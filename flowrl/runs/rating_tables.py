@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flowrl.core.text_table import WIDTH, shortened_text, table_lines
 from flowrl.ratings.elo import EloRating
 from flowrl.ratings.games import GameCounts
-from flowrl.runs.text_table import WIDTH, shortened_text, table_lines
 
 LONGEST_NAME = 22  # the middle of a longer one is left out
 SCORE_WIDTH = 6

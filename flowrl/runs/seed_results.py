@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from flowrl.core.text_table import table_lines
 from flowrl.core.wording import clock_text, count_text
 from flowrl.runs.result import RunResult, Status, return_text
 from flowrl.runs.seed_statistics import SeedStatistics, seed_statistics
-from flowrl.runs.text_table import table_lines
 
 MEASURES = {  # fields of a run's result: their names in the table
     "eval_return": "last return",

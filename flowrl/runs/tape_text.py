@@ -7,11 +7,11 @@ from typing import Any
 
 from flowrl.core.batch import Batch
 from flowrl.core.state import State
+from flowrl.core.text_table import table_lines
 from flowrl.core.wording import count_text, size_text
 from flowrl.machine.environment import library_versions
 from flowrl.runs.recording import replayable_nodes
 from flowrl.runs.tape_file import PairTokens, Tape, graph_of_tape
-from flowrl.runs.text_table import table_lines
 from flowrl.runtime.token_contents import decode_token
 
 MAX_COLUMNS = 6  # of a token, in the list of edges

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flowrl.core.plain_data import DataCodec
+from flowrl.core.text_table import WIDTH, table_lines
 from flowrl.core.wording import clock_text, short_number
 from flowrl.runs.status_rates import RunRates
-from flowrl.runs.text_table import WIDTH, table_lines
 from flowrl.runtime.status import EdgeStats, RunStatus
 
 

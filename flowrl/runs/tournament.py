@@ -16,6 +16,7 @@ from flowrl.core.checkpoint import SUFFIX
 from flowrl.core.errors import NodeError, RunError, UsageError
 from flowrl.core.facts import UnsoundError
 from flowrl.core.project_modules import importable_modules
+from flowrl.core.text_table import WIDTH
 from flowrl.core.wording import count_text
 from flowrl.graph.loading import load_graph
 from flowrl.graph.model import Graph
@@ -24,7 +25,6 @@ from flowrl.machine.numerics import settled_numerics
 from flowrl.ratings.elo import EloRating, elo_ratings
 from flowrl.ratings.games import DRAW, LOSS, WIN, Game, GameCounts, count_games
 from flowrl.runs.rating_tables import game_sums, rating_table, score_table
-from flowrl.runs.text_table import WIDTH
 from flowrl.runs.trained_graph import find_trained_graph
 from flowrl.runs.trained_policy import TrainedPolicy, policy_of_checkpoint
 
