@@ -30,7 +30,7 @@ from pydantic import model_validator
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
-from flowrl.core.config import PartSpec, field_extras, param, part, parts
+from flowrl.core.config import param, part, parts
 from flowrl.core.facts import UnsoundError
 from flowrl.core.state import Count
 from flowrl.nodes.acting import (
@@ -48,8 +48,9 @@ from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.configured_parts import configured_part, configured_parts
 from flowrl.nodes.distributions import action_bounds
 from flowrl.nodes.exploring import ExploringStep
+from flowrl.nodes.ignored_settings import check_models
 from flowrl.nodes.models.action_mask import has_mask, mask_leaf
-from flowrl.nodes.models.heads import FreeHead, Heads, acting_settings
+from flowrl.nodes.models.heads import Heads, acting_settings
 from flowrl.nodes.models.input_columns import Inputs, input_columns
 from flowrl.nodes.models.model import InferenceModel, Model, checked_model
 from flowrl.nodes.observations import ObsColumns, columns_under, leaf_columns
@@ -123,36 +124,6 @@ class Net:
         return head is not None and getattr(head, "each", None) is not None
 
 
-def check_models(config: BaseConfig, nets: Mapping[str, Net], prefix: str = "") -> None:
-    """Refuse settings of models that have no effect in any of their networks, unless they have their defaults.
-
-    `nets` have the models of `config`, before they are chosen for their inputs. `prefix` precedes the names of the
-    parameters in errors.
-    """
-    for name, field in type(config).model_fields.items():
-        value = getattr(config, name)
-        settings = value.config if isinstance(value, PartSpec | Model) else None
-        using = {n: net for n, net in nets.items() if net.model.config is settings}
-        if settings is None or not using:
-            continue
-        written = field_extras(field).get("written")
-        defaults = written if isinstance(written, Mapping) else {}
-        for setting, why in _ignored_settings(using).items():
-            usual = type(settings).model_fields[setting].default
-            if getattr(settings, setting) not in (usual, defaults.get(setting, usual)):
-                what = f"`{setting}` of the {name} has no effect: {why}"
-                raise UnsoundError(what, "leave it out", f"{prefix}{name}.{setting}")
-
-
-def _ignored_settings(nets: Mapping[str, Net]) -> dict[str, str]:
-    """The settings of one model that have no effect in any of these networks, each with the reason in the first."""
-    found = [dict(net.model.ignored_settings(input_columns(net.inputs))) for net in nets.values()]
-    for (name, net), ignored in zip(nets.items(), found, strict=True):
-        if hasattr(net.model.config, "shared") and _trunk_users(net) <= 1:
-            ignored["shared"] = f"the network '{name}' has one head"
-    return {key: why for key, why in found[0].items() if all(key in ignored for ignored in found)}
-
-
 MAKERS_OF_MODES = ("collect_mode", "eval_mode", "_act_mode", "network_act_mode", "inference_model")
 
 
@@ -163,11 +134,6 @@ def _knows_its_modes(cls: type[Algorithm]) -> bool:
         return next(k for k, base in enumerate(cls.__mro__) if name in vars(base))
 
     return all(depth("acting_parts") <= depth(maker) for maker in MAKERS_OF_MODES)
-
-
-def _trunk_users(net: Net) -> int:
-    """How many heads of a network have a trunk below them."""
-    return sum(not isinstance(head, FreeHead) for head in net.heads.values())
 
 
 class Algorithm(Policy):

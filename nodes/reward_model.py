@@ -37,8 +37,9 @@ from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Out
 from flowrl.nodes.advantages import refuse_estimates
-from flowrl.nodes.algorithm import Net, check_models
+from flowrl.nodes.algorithm import Net
 from flowrl.nodes.configured_parts import configured_part
+from flowrl.nodes.ignored_settings import check_models
 from flowrl.nodes.lazy import tensor, torch
 from flowrl.nodes.models.input_columns import input_columns
 from flowrl.nodes.models.model import Model, checked_model

@@ -89,7 +89,7 @@ VERBS = {  # verb: module, function, description
     "logs": ("logs", "logs", "the log lines of a run's nodes, also after it has ended"),
     "record": ("record", "record", "run a graph, or repeat a run, and tape what passes some edges"),
     "replay": (
-        "ended_runs",
+        "replay",
         "replay",
         "run a node again against a tape, or a crashed env from its crash file",
     ),
