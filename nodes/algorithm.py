@@ -117,6 +117,13 @@ class Net:
     target: Target | None = None  # with it, there is a target network of the name and `_target`
     masked: str = ""  # the head that obeys the action mask, if the observations have one
 
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of its weights by name, as far as they are known without torch; empty: they are not."""
+        of_one = self.model.parameter_shapes(input_columns(self.inputs), self.heads)
+        if self.copies is None:
+            return dict(of_one)
+        return {f"copies.{k}.{n}": shape for k in range(self.copies) for n, shape in of_one.items()}
+
     @property
     def masks_each(self) -> bool:
         """Whether the masked head has several numbers for each action, along a last axis."""

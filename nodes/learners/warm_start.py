@@ -10,6 +10,8 @@ from flowrl.core.batch import Array
 from flowrl.core.checkpoint import read_all_acting, read_all_wholes, read_whole
 from flowrl.core.errors import RunError, spelling_hint
 from flowrl.core.facts import UnsoundError
+from flowrl.nodes.algorithm import Net
+from flowrl.nodes.models.saved_weights import Shape
 from flowrl.nodes.policy import Policy
 
 CHECKPOINT_HINT = (
@@ -64,8 +66,20 @@ def _check_checkpoint(path: Path, policy: Policy, only: Sequence[str] | None) ->
             f"it has the networks {', '.join(sorted(saved)) or 'of no policy'}, and the policy has"
         )
         raise _misfit(path, f"{what} {', '.join(networks)}")
-    if not only and "torch" not in policy.imported_modules(learn=False):  # a check loads no torch
+    if only:
+        _check_networks([state.get("mode", {}) for state in states.values()], policy, only)
+    elif "torch" not in policy.imported_modules(learn=False):  # a check loads no torch
         _check_weights(path, policy)
+
+
+def _check_networks(modes: Sequence[Any], policy: Policy, names: Sequence[str]) -> None:
+    """Refuse networks of which nothing fits in any learner of a checkpoint. A check loads no torch."""
+    nets: Mapping[str, Net] = getattr(policy, "nets", {})
+    for name in names:
+        own = nets[name].parameter_shapes()
+        saved = [mode[name]["weights"] for mode in modes if name in _networks_in(mode)]
+        if own and saved and not any(_fitting(own, arrays) for arrays in saved):
+            raise _nothing_fits(name, _left_out(name, own, saved[0]))
 
 
 def _check_weights(path: Path, policy: Policy) -> None:
@@ -118,16 +132,30 @@ def load_networks(mode: Any, state: Mapping[str, Any], names: Sequence[str]) -> 
 
 def _load_fitting(name: str, network: Any, saved: Mapping[str, Array]) -> list[str]:
     own = network.weights()
-    left_out = [f"{name}/{n} is not in the checkpoint" for n in own if n not in saved]
-    left_out += [f"{name}/{n} is not in this network" for n in saved if n not in own]
-    left_out += [
-        f"{name}/{n} has the shape {saved[n].shape} in the checkpoint, and {own[n].shape} here"
-        for n in own
-        if n in saved and saved[n].shape != own[n].shape
-    ]
-    fits = {n: saved[n] for n in own if n in saved and saved[n].shape == own[n].shape}
+    shapes = {n: array.shape for n, array in own.items()}
+    left_out, fits = _left_out(name, shapes, saved), _fitting(shapes, saved)
     if not fits:
-        what = f"nothing of the network '{name}' fits: {'; '.join(left_out)}"
-        raise UnsoundError(what, "give this policy the model that was trained", "begin_with")
+        raise _nothing_fits(name, left_out)
     network.load_weights({**own, **fits})
     return left_out
+
+
+def _fitting(own: Mapping[str, Shape], saved: Mapping[str, Array]) -> dict[str, Array]:
+    return {n: saved[n] for n in own if n in saved and saved[n].shape == own[n]}
+
+
+def _left_out(name: str, own: Mapping[str, Shape], saved: Mapping[str, Array]) -> list[str]:
+    """A line for each array that the network or the checkpoint lacks, or that has another shape."""
+    found = [f"{name}/{n} is not in the checkpoint" for n in own if n not in saved]
+    found += [f"{name}/{n} is not in this network" for n in saved if n not in own]
+    found += [
+        f"{name}/{n} has the shape {saved[n].shape} in the checkpoint, and {own[n]} here"
+        for n in own
+        if n in saved and saved[n].shape != own[n]
+    ]
+    return found
+
+
+def _nothing_fits(name: str, left_out: Sequence[str]) -> UnsoundError:
+    what = f"nothing of the network '{name}' fits: {'; '.join(left_out)}"
+    return UnsoundError(what, "give this policy the model that was trained", "begin_with")

@@ -35,7 +35,7 @@ from flowrl.nodes.models.numpy_model import (
     acting_fractions,
     is_acting_parameter,
 )
-from flowrl.nodes.models.saved_weights import load_parameters
+from flowrl.nodes.models.saved_weights import Shape, load_parameters
 from flowrl.nodes.observations import ObsColumns
 
 if TYPE_CHECKING:
@@ -106,6 +106,10 @@ class Model(Part):
         """
         # With all heads, as `is_acting_parameter` has all parameters sent.
         return TorchInference(self.build(obs, heads, seed=0), heads, wanted, rng, device)
+
+    def parameter_shapes(self, obs: ObsColumns, heads: Heads) -> Mapping[str, Shape]:
+        """The shapes of its weights by name, as far as they are known without torch; empty: they are not."""
+        return {}
 
     def acting_settings(self) -> dict[str, Any]:
         """What its weights, and what it does with them, depend on, as plain data: its type and its parameters."""
@@ -238,11 +242,19 @@ class LayeredModel(Model):
         if device != CPU or self.acts_in_torch(obs, heads):
             module = self.build(obs, {name: heads[name] for name in wanted}, seed=0)
             return TorchInference(module, heads, wanted, rng, device)
+        return self._numpy_model(obs, {name: heads[name] for name in wanted}, rng)
+
+    def parameter_shapes(self, obs: ObsColumns, heads: Heads) -> Mapping[str, Shape]:
+        return {} if self.acts_in_torch(obs, heads) else self._numpy_model(obs, heads, None).shapes
+
+    def _numpy_model(
+        self, obs: ObsColumns, heads: Heads, rng: np.random.Generator | None
+    ) -> NumpyModel:
         c = self.config
         return NumpyModel(
             obs,
             self.trunk(),
-            {name: heads[name] for name in wanted},
+            heads,
             shared=self.shares_trunk,
             noisy=c.noisy,
             scale_bytes=c.scale_bytes,

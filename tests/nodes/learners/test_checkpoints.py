@@ -224,6 +224,11 @@ def test_networks_that_do_not_exist_are_refused(saved: Path) -> None:
         ),
         ({"type": "dqn"}, {"only": ["actor"]}, "the policy has no network 'actor'; known: q"),
         ({"type": "discrete_sac"}, {"only": ["actor"]}, "the checkpoint has no network 'actor'"),
+        (
+            {"type": "dqn", "model": {"type": "mlp", "hidden": [7]}, "dueling": False},
+            {"only": ["q"]},
+            "nothing of the network 'q' fits: q/",
+        ),
     ],
 )
 def test_check_refuses_a_checkpoint_of_another_policy(
@@ -236,6 +241,17 @@ def test_check_refuses_a_checkpoint_of_another_policy(
     nodes = {**CARTPOLE["nodes"], "learner": {"type": "learner", **given}}
     [problem] = flowrl.load({**graph, "nodes": nodes}).check().problems
     assert message in f"{problem.what}; {problem.hint}"
+
+
+@each_algorithm
+def test_shapes_that_are_known_without_torch_are_those_of_the_networks(name: str) -> None:
+    policy = make(name)
+    mode = policy.learn_mode(seed=0)
+    for key, net in policy.nets.items():
+        weights = getattr(mode, key).weights()
+        known = net.parameter_shapes()
+        assert known == {n: weights[n].shape for n in known}
+        assert known.keys() in (set(), weights.keys())
 
 
 def test_check_accepts_a_checkpoint_of_the_policy(tmp_path: Path) -> None:
