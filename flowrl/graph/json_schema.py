@@ -41,6 +41,10 @@ OWN_TYPE: Schema = {
     "pattern": r"^[\w./-]+:\w+$",
     "description": "your own: package.module:Class",
 }
+REMOVED: Schema = {
+    "type": "null",
+    "description": "a parameter of another type: null removes it from what the extended graph says",
+}
 PART_GRAPH: Schema = {"type": "string", "pattern": r"\.ya?ml$", "description": "a part-graph"}
 
 
@@ -314,12 +318,16 @@ def _type(catalogue: Catalogue, kind: str, name: str) -> Schema:
     cls = catalogue.find(kind, name)
     fields: Mapping[str, FieldInfo] = cls.Config.model_fields
     own: Schema = {"type": {}} | (_engine_keys() if kind == "node" else {})
-    return {
+    found = {
         "description": type_summary(cls),
         "properties": {**own, **{n: _param(info) for n, info in fields.items()}},
         "required": _required(cls.Config),
         "additionalProperties": False,
     }
+    others = {n for t in catalogue.names(kind) for n in catalogue.find(kind, t).Config.model_fields}
+    if removable := sorted(others - fields.keys() - own.keys()):
+        found["patternProperties"] = {f"^({'|'.join(removable)})$": REMOVED}
+    return found
 
 
 def _required(config: type[Config]) -> list[str]:
@@ -342,12 +350,16 @@ def _param(info: FieldInfo) -> Schema:
     elif "named_parts" in extras:
         each = _ref(extras["named_parts"])
         least = 0 if extras["optional"] else 1
-        schema = {"type": "object", "minProperties": least, "additionalProperties": each}
+        schema = {
+            "type": ["object", "null"],
+            "minProperties": least,
+            "additionalProperties": each,
+        }
         default = {} if extras["optional"] else REQUIRED
     elif "parts" in extras:
         schema, default = {"type": ["array", "null"], "items": _ref(extras["parts"])}, []
     else:
-        schema = {"anyOf": [_values(info), SUBSTITUTED]}
+        schema = {"anyOf": [_values(info), SUBSTITUTED, {"type": "null"}]}  # null removes a value
         default = info.default
     if default is not REQUIRED:
         schema["default"] = written_value(default)

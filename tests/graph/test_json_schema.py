@@ -148,6 +148,10 @@ RIGHT: dict[str, Callable[[Tree], Any]] = {
     "a schedule by results": lambda t: t["policy"].update(
         epsilon={"by": "return_mean", "points": [[0, 0.5], [200, 0.1]]}
     ),
+    "a parameter of another type removed": lambda t: t.update(
+        env={"type": "open_spiel", "game": "kuhn_poker", "id": None}
+    ),
+    "a parameter removed": lambda t: t["policy"].update(lr=None),
     "extending": lambda t: (t.clear(), t.update(extends="x", nodes={"a": {"size": 3}, "b": None})),
     "extending without nodes": lambda t: (t.clear(), t.update(extends="x", warmup=None)),
 }
@@ -171,7 +175,11 @@ WRONG: dict[str, tuple[Callable[[Tree], Any], str]] = {
     "a mistyped type": (lambda t: t["policy"].update(type="dqnn"), "policy.type"),
     "a node without type": (lambda t: t["nodes"]["buffer"].pop("type"), "nodes.buffer"),
     "no nodes": (lambda t: t.pop("nodes"), ""),
-    "another policy's parameter": (lambda t: t["policy"].update(clip=0.2), "policy"),
+    "another policy's parameter": (
+        lambda t: t["policy"].update(clip=0.2),
+        "policy.clip",
+    ),
+    "a removed parameter of no type": (lambda t: t["env"].update(idd=None), "env"),
     "a mistyped section": (lambda t: t["env"].update(idd="x"), "env"),
     "a missing parameter": (lambda t: t["nodes"].update(w={"type": "npz_writer"}), "nodes.w"),
     "no id": (lambda t: t["env"].pop("id"), "env"),
