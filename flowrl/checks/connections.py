@@ -37,7 +37,8 @@ def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Pr
             if edge := replacing.get(ref):
                 yield _replaced_output(edge, ref)
             else:
-                yield _unconnected_port(ports, spec, port, kind)
+                bypassed = _bypassing_edge(graph, spec, kind)
+                yield _unconnected_port(ports, spec, port, kind, bypassed)
     yield from _shared_service_problems(graph)
     yield from _link_cycle_problems(graph)
 
@@ -62,11 +63,30 @@ def _replaced_output(edge: Edge, ref: PortRef) -> Problem:
     )
 
 
-def _unconnected_port(ports: PortIndex, spec: NodeSpec, port: str, kind: Port) -> Problem:
+def _bypassing_edge(graph: Graph, spec: NodeSpec, kind: Port) -> Edge | None:
+    """The stream from what feeds a node to an input that its output could feed, past the node."""
+    if not isinstance(kind, Out):
+        return None
+    streams = [edge for edge in graph.edges if edge.kind == "stream"]
+    sources = [edge.sources for edge in streams if edge.to.node == spec.name]
+    for edge in streams:
+        taken = graph.nodes[edge.to.node].port(edge.to.port).type
+        if edge.to.node != spec.name and edge.sources in sources and taken in (kind.type, ANY):
+            return edge
+    return None
+
+
+def _unconnected_port(
+    ports: PortIndex, spec: NodeSpec, port: str, kind: Port, bypassing: Edge | None
+) -> Problem:
+    """The problem of a port without an edge. Where a stream bypasses the node, it is to pass through the node."""
     is_input = isinstance(kind, Input)
     candidate = ports.find_partner(spec.name, kind)
     own, arrow = f"{spec.name}.{port}", "<->" if kind.kind == "link" else "->"
-    if candidate:
+    if bypassing is not None:
+        first = ", ".join(source.node for source in bypassing.sources)
+        hint = f"write '{first} -> {spec.name} -> {bypassing.to}' in place of '{bypassing}'"
+    elif candidate:
         ends = (candidate, own) if is_input else (own, candidate)
         hint = f"add '{ends[0]} {arrow} {ends[1]}'"
     elif is_input:

@@ -1193,6 +1193,19 @@ def test_a_share_of_demonstrations_that_priorities_decide_is_refused(problems):
     ]
 
 
+def test_a_node_beside_a_stream_is_to_be_put_into_it(problems):
+    text = """
+        extends: cartpole_dqn
+        nodes: {rnd: {type: rnd}}
+        edges: [collector -> rnd]
+        """
+    hint = "write 'collector -> rnd -> buffer.data' in place of 'collector.data -> buffer.data'"
+    assert problems(text) == [
+        f"g.yaml:2:9: nodes.rnd: the output 'out' (samples) is not connected; {hint}"
+    ]
+    assert problems(text.replace("collector -> rnd", "collector -> rnd -> buffer.data")) == []
+
+
 def test_averaged_weights_may_be_the_only_ones_that_are_read(problems):
     assert (
         problems("""
