@@ -51,9 +51,22 @@ def unread_settings(
 
     A node that could not be read may have the same ones; then the graph is not whole.
     """
-    yield from _unread_by_acting(graph, describer)
-    if is_whole:
-        yield from _undeclared(graph)
+    found = [*_unread_by_acting(graph, describer), *(_undeclared(graph) if is_whole else ())]
+    yield from (setting for setting in found if not _is_in_resolved_graph(graph, setting))
+
+
+def _is_in_resolved_graph(graph: Graph, setting: UnreadSetting) -> bool:
+    """Whether a setting stands in a file that gives all settings of its part, as `flowrl expand` writes them.
+
+    `expand` makes no envs, so it cannot know which of them are read.
+    """
+    part = item_at(graph.nodes[setting.place.node].written, setting.place.path)
+    own = _part_at(graph, setting.place)
+    if part is None or own is None or setting.name not in part.fields:
+        return False
+    file = part.fields[setting.name].location.file
+    files = {name: item.location.file for name, item in part.fields.items()}
+    return all(files.get(name) == file for name in type(own.config).model_fields)
 
 
 def unread_setting_problems(graph: Graph, settings: Sequence[UnreadSetting]) -> Iterator[Problem]:

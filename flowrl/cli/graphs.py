@@ -142,12 +142,7 @@ def expand_arguments(parser: ArgumentParser) -> None:
 def expand(arguments: Namespace) -> int:
     from flowrl.graph.expand import expand as expand_graph
 
-    print(
-        expand_graph(
-            read_graph(arguments, "make_if_installed").require_sound().graph, origins=True
-        ),
-        end="",
-    )
+    print(expand_graph(read_graph(arguments, "skip").require_sound().graph, origins=True), end="")
     return 0
 
 
