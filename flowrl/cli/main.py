@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from flowrl.cli.streams import prepare_streams
+from flowrl.machine.closed_terminal import leave_closed_terminal, obeys_hangup
 from flowrl.machine.resource_limits import address_space_shortage
 from flowrl.version import VERSION
 
@@ -108,12 +109,14 @@ VERBS = {  # verb: module, function, description
 
 def command() -> NoReturn:
     """Be the process `flowrl`: run the verb of its arguments, and end."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    ending = (signal.SIGTERM, signal.SIGHUP) if obeys_hangup() else (signal.SIGTERM,)
+    for number in ending:
+        signal.signal(number, _interrupt)
     faulthandler.enable(2)  # a crash prints the traceback
     status = INTERRUPTED
     with suppress(KeyboardInterrupt):  # a signal between the verb's end and the next lines
         status = main()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *ending):
             signal.signal(number, signal.SIG_DFL)  # everything has been said
     from flowrl.machine.process_exit import exit_now
 
@@ -121,8 +124,12 @@ def command() -> NoReturn:
 
 
 def _interrupt(number: int, frame: Any) -> NoReturn:
-    """Treat SIGTERM, which cluster managers send, like Ctrl-C. Verbs replace this where they can do better."""
-    raise KeyboardInterrupt("SIGTERM")
+    """Treat SIGTERM, which cluster managers send, and a closed terminal like Ctrl-C. Verbs replace this where they can
+    do better.
+    """
+    if number == signal.SIGHUP:
+        leave_closed_terminal()
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,7 @@
-"""What stops a run: the first Ctrl-C, SIGTERM or `flowrl stop` asks for a cut, and the second one ends it at once."""
+"""What stops a run: the first Ctrl-C, SIGTERM or `flowrl stop` asks for a cut, and the second one ends it at once.
+
+A closed terminal (SIGHUP) asks for a cut, too. It never ends a run at once, because shell and system may both send it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowrl.core.errors import UsageError
+from flowrl.machine.closed_terminal import leave_closed_terminal, obeys_hangup
 from flowrl.runtime.interruptions import RunInterrupted
 
 
@@ -26,7 +30,7 @@ class StopRequests:
 
     @contextmanager
     def handling_signals(self) -> Iterator[None]:
-        """Obey SIGINT and SIGTERM. This thread is the one that is stopped at once."""
+        """Obey signals. This thread is the one that is stopped at once."""
         self._thread = threading.current_thread()
         with handling_signals(self._on_signal):
             yield
@@ -80,18 +84,28 @@ class StopRequests:
 
 @contextmanager
 def handling_signals(on_signal: Callable[[str], None]) -> Iterator[None]:
-    """Call `on_signal` with the name of each SIGINT and SIGTERM. Python delivers signals to the main thread only."""
+    """Call `on_signal` with the name of each SIGINT and SIGTERM, and of a SIGHUP that comes first.
+
+    Python delivers signals to the main thread only.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    has_ended = False
+    has_ended = is_asked = False
 
     def handle(number: int, frame: Any) -> None:
+        nonlocal is_asked
+        if number == signal.SIGHUP:
+            leave_closed_terminal()
+            if is_asked:
+                return
+        is_asked = True
         if not has_ended:  # otherwise an exception would leave a handler in its place
             on_signal(signal.Signals(number).name)
 
-    before = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM)}
+    hangup = (signal.SIGHUP,) if obeys_hangup() else ()
+    before = {n: signal.signal(n, handle) for n in (signal.SIGINT, signal.SIGTERM, *hangup)}
     try:
         yield
     finally:

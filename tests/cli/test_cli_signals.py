@@ -1,15 +1,18 @@
-"""Ctrl-C and SIGTERM: the first takes the next cut, the second stops at once."""
+"""Ctrl-C and SIGTERM: the first takes the next cut, the second stops at once. A closed terminal takes a cut, too."""
 
 import json
+import os
+import pty
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Called, one_line, process, python, write
+from tests.cli.conftest import ENV, Called, one_line, process, python, write
 
 Flowrl = Callable[..., Called]
 
@@ -21,7 +24,7 @@ def signalling(folder: Path, signals: list[str], **config: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_first_signal_takes_the_next_cut_and_says_how_to_repeat_it(
     name: str, flowrl: Flowrl, folder: Path
 ) -> None:
@@ -47,6 +50,43 @@ def test_a_second_signal_stops_at_once(flowrl: Flowrl, folder: Path) -> None:
     assert json.loads(Path("r/summary.json").read_text())["status"] == "interrupted"
 
 
+@pytest.mark.parametrize("signals", [["SIGHUP", "SIGHUP"], ["SIGTERM", "SIGHUP"]])
+def test_a_hangup_never_stops_at_once(signals: list[str], flowrl: Flowrl, folder: Path) -> None:
+    signalling(folder, signals)
+    status, out, _ = flowrl("run", "s.yaml", "--json")
+    summary = one_line(out)
+    assert (status, summary["why"], summary["train_iters"]) == (130, signals[0], 4)
+
+
+def test_an_ignored_hangup_changes_nothing(flowrl: Flowrl, folder: Path) -> None:
+    signalling(folder, ["SIGHUP"])
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    try:
+        status, out, _ = flowrl("run", "s.yaml", "--json")
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (status, one_line(out)["status"]) == (0, "finished")
+
+
+@pytest.mark.slow
+def test_a_run_whose_terminal_is_closed_ends_at_its_next_cut(folder: Path) -> None:
+    write(folder / "long.yaml")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(
+            sys.executable, [sys.executable, "-m", "flowrl", "run", "long.yaml", "--out", "r"], ENV
+        )
+    shown = b""
+    while b"train iters" not in shown:  # the live table
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    summary = json.loads((folder / "r" / "summary.json").read_text())
+    assert (summary["status"], summary["why"]) == ("interrupted", "SIGHUP")
+    assert summary["digest"]
+
+
 def test_a_signal_after_the_last_cut_changes_nothing(flowrl: Flowrl, folder: Path) -> None:
     signalling(folder, ["SIGINT"])
     status, out, _ = flowrl("run", "s.yaml", "--train-iters", "4", "--json")
@@ -54,10 +94,11 @@ def test_a_signal_after_the_last_cut_changes_nothing(flowrl: Flowrl, folder: Pat
 
 
 def test_signals_are_handled_as_before_when_a_run_has_ended(flowrl: Flowrl, folder: Path) -> None:
-    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(n) for n in numbers]
     signalling(folder, ["SIGINT"])
     flowrl("run", "s.yaml")
-    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+    assert [signal.getsignal(n) for n in numbers] == before
 
 
 def test_ctrl_c_in_a_process_cuts_it(folder: Path) -> None:
@@ -108,7 +149,9 @@ command()
 """
 
 
-@pytest.mark.parametrize(("name", "by"), [("SIGINT", ""), ("SIGTERM", " by SIGTERM")])
+@pytest.mark.parametrize(
+    ("name", "by"), [("SIGINT", ""), ("SIGTERM", " by SIGTERM"), ("SIGHUP", " by SIGHUP")]
+)
 def test_a_signal_during_the_imports_ends_the_command_in_words(
     name: str, by: str, folder: Path
 ) -> None:
