@@ -10,6 +10,7 @@ import numpy as np
 
 from flowrl.core.attribute_state import load_attributes, state_of_attributes
 from flowrl.core.batch import Array, Batch
+from flowrl.core.errors import InvalidResultError, shortened_repr
 from flowrl.core.facts import UnsoundError
 from flowrl.nodes.acting import ActionBox
 from flowrl.nodes.compute import DEFAULT, Compute
@@ -199,6 +200,11 @@ class NetworkLearnMode:
         for network in self._networks():
             network.draw_noise(self.generator)
         results = self.learn(b)
+        if not isinstance(results, Mapping):
+            raise InvalidResultError(
+                f"{type(self).__qualname__}.learn returned {shortened_repr(results)}; expected metrics by "
+                'name, such as {"loss": loss}'
+            )
         self.iters += 1
         self._observe(b)
         self._update_targets()
@@ -281,6 +287,7 @@ class NetworkLearnMode:
             net.model.build(input_columns(net.inputs), net.heads, seed, net.copies),
             net.inputs,
             net.masked,
+            heads={} if net.copies else net.heads,
             recurrent=bool(net.model.memory_columns()),
             masks_each=net.masks_each,
             optimiser=configured_part(self.config, "optimiser"),

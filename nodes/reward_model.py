@@ -368,7 +368,10 @@ class LearnedRewardModel(RewardModel):
             return Network(module.requires_grad_(False), net.inputs)
         optimiser = configured_part(self.config, "optimiser")
         limit = self.config.max_grad_norm
-        return TrainableNetwork(module, net.inputs, optimiser=optimiser, max_grad_norm=limit)
+        heads = {} if net.copies else net.heads
+        return TrainableNetwork(
+            module, net.inputs, heads=heads, optimiser=optimiser, max_grad_norm=limit
+        )
 
     def _observe(self, b: StepBatch) -> None:
         """Let networks that normalise their inputs update their statistics."""

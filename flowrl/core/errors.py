@@ -105,6 +105,12 @@ def attached_files(error: BaseException | None) -> dict[str, str]:
     return found
 
 
+class InvalidResultError(ValueError):
+    """Something that a user has written returned what it may not. The message says everything."""
+
+    needs_traceback = False
+
+
 def needs_traceback(error: BaseException) -> bool:
     """Return whether a person needs an error's traceback to understand it.
 

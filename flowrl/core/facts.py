@@ -128,6 +128,8 @@ class UnsoundError(ValueError):
     as a path such as `env.id`, where a graph file is reported.
     """
 
+    needs_traceback = False
+
     def __init__(self, what: str, hint: str = "", key: str = "") -> None:
         self.what, self.hint, self.key = what, hint, key
         super().__init__(f"{what}; {hint}" if hint else what)

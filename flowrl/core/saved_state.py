@@ -24,6 +24,8 @@ KEYS = (ARRAY_KEY, TUPLE_KEY, NUMBER_KEY, BATCH_KEY, FIELDS_KEY)
 class UnsavableStateError(TypeError):
     """A state holds a value that no checkpoint or snapshot can hold."""
 
+    needs_traceback = False
+
 
 class SavedState:
     """The result of a node's `state_dict`, as data that files and channels can hold.

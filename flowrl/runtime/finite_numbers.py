@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from flowrl.core.batch import Array, Batch
+from flowrl.core.errors import InvalidResultError
 
 SMALL_SIZE = 500  # up to which numpy keeps the GIL in sums
 
@@ -20,7 +21,7 @@ def check_finite_columns(port: str, batch: Batch, names: Iterable[str]) -> None:
         suspects = [name for name in floats if not math.isfinite(_indicator(columns[name]))]
     for name in suspects:
         if not np.isfinite(columns[name]).all():
-            raise ValueError(_what_is_not_finite(port, name, columns[name]))
+            raise InvalidResultError(_what_is_not_finite(port, name, columns[name]))
 
 
 def check_no_nan(weights: Mapping[str, Array], version: int, last_version: int | None) -> None:
@@ -34,7 +35,7 @@ def check_no_nan(weights: Mapping[str, Array], version: int, last_version: int |
     diverged = [name for name in suspects if np.isnan(weights[name]).any()]
     if diverged:
         since = "" if last_version is None else f", and version {last_version} held none"
-        raise ValueError(
+        raise InvalidResultError(
             f"learning has diverged: in version {version}, {len(diverged)} of {len(weights)} weights hold nan (the "
             f"first: '{diverged[0]}'){since}; take a lower `lr`, or check for rewards or observations that are too "
             "large"

@@ -7,6 +7,7 @@ from typing import Any
 
 from flowrl.core.batch import Batch, Schema
 from flowrl.core.context import Context
+from flowrl.core.errors import InvalidResultError
 from flowrl.core.node import Node
 from flowrl.core.ports import Out
 from flowrl.runtime.finite_numbers import check_finite_columns
@@ -41,14 +42,14 @@ class OutputPorts:
         if len(self.single) == 1 or not consumed:
             return [self._port_tokens(port, result) for port in consumed]
         if not isinstance(result, Mapping):
-            raise TypeError(
+            raise InvalidResultError(
                 f"fire returned {_kind(result)}; a node with several outputs returns a mapping of them "
                 f"({', '.join(self.single)})"
             )
         missing = [port for port in consumed if port not in result]
         if missing:
             returned = ", ".join(map(str, result)) or "none"
-            raise ValueError(
+            raise InvalidResultError(
                 f"fire did not return the output '{missing[0]}'; it returned {returned}"
             )
         return [self._port_tokens(port, result[port]) for port in consumed]
@@ -61,7 +62,7 @@ class OutputPorts:
         rate = self.context.rates[port]
         if not isinstance(value, Sequence) or len(value) > rate:
             returned = f"{len(value)} tokens" if isinstance(value, Sequence) else _kind(value)
-            raise ValueError(
+            raise InvalidResultError(
                 f"output '{port}': fire returned {returned}; expected a list of at most {rate}"
             )
         return value
@@ -71,11 +72,11 @@ class OutputPorts:
             return (value,)
         rate = self.context.rates[port]
         if not isinstance(value, Sequence):
-            raise TypeError(
+            raise InvalidResultError(
                 f"output '{port}': fire returned {_kind(value)}; expected a list of {rate} tokens"
             )
         if len(value) != rate:
-            raise ValueError(
+            raise InvalidResultError(
                 f"output '{port}': fire returned {len(value)} tokens; its rate is {rate} per firing"
             )
         return value
@@ -86,7 +87,7 @@ class OutputPorts:
             unknown = [str(name) for name in result if name not in self.single]
             if unknown:
                 outputs = ", ".join(self.single)
-                raise ValueError(f"fire returned '{unknown[0]}'; the outputs are {outputs}")
+                raise InvalidResultError(f"fire returned '{unknown[0]}'; the outputs are {outputs}")
         for port, tokens in zip(consumed, self.tokens(result, consumed), strict=True):
             schema = self.context.outs.get(port)
             for token in tokens if schema is not None else ():
@@ -103,23 +104,23 @@ class OutputPorts:
 
 def _check_columns(port: str, token: Any, declared: Schema) -> None:
     if not isinstance(token, Batch):
-        raise TypeError(
+        raise InvalidResultError(
             f"output '{port}': fire returned {_kind(token)}; expected a Batch, as declared"
         )
     returned = token.schema
     for name, column in declared.items():
         if name not in returned:
             shown = ", ".join(returned) or "none"
-            raise ValueError(
+            raise InvalidResultError(
                 f"output '{port}' lacks the column '{name}' ({column}); it has {shown}; {HINT}"
             )
         if returned[name] != column:
-            raise ValueError(
+            raise InvalidResultError(
                 f"output '{port}': column '{name}' is {returned[name]}, declared is {column}; {HINT}"
             )
     extra = [name for name in returned if name not in declared]
     if extra:
-        raise ValueError(
+        raise InvalidResultError(
             f"output '{port}': column '{extra[0]}' ({returned[extra[0]]}) was not declared; {HINT}"
         )
 

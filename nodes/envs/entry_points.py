@@ -82,6 +82,11 @@ def import_entry_point(id: str, kind: str = "env") -> Any:
             what = f"'{id}' needs the package '{root}'"
         hint = install_hint(missing.name or module)
         raise MissingPackageError(what, hint, "env.id") from missing
+    except TypeError as error:  # of a path that begins with a dot
+        if not module.startswith("."):
+            raise
+        what = f"cannot import '{module}', which is no name of a module"
+        raise UnsoundError(what, "write `package.module:Name`", "env.id") from error
     except AttributeError as missing:
         near = closest_word(name, [n for n in dir(missing.obj) if not n.startswith("_")])
         hint = f"did you mean '{module}:{near}'?" if near else "correct the path"

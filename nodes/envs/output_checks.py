@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.core.batch import Array, Column
+from flowrl.core.errors import InvalidResultError
 from flowrl.nodes.observations import NestedColumns, ObsColumns, leaf_value
 
 MAX_REWARD = float(np.finfo(np.float32).max)  # rewards are sent in single precision
@@ -16,7 +17,7 @@ REMEDY = "correct what the env returns, or its observation_space"
 NUMERIC_KINDS = "biuf"  # of dtypes; booleans count as 0 and 1
 
 
-class InvalidOutputError(ValueError):
+class InvalidOutputError(InvalidResultError):
     """The `k`-th of some values is not in its space."""
 
     def __init__(self, k: int, what: str) -> None:

@@ -17,11 +17,15 @@ from flowrl.core.attribute_state import (
 from flowrl.core.batch import Batch
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
+from flowrl.core.errors import spelling_hint
+from flowrl.core.facts import UnsoundError
 from flowrl.core.saved_state import SavedState, UnsavableStateError
 
 if TYPE_CHECKING:
     from flowrl.nodes.learners.learner import Learner
     from flowrl.nodes.policy import LearnResult
+
+METHODS = ("before_run", "before_iter", "after_iter", "after_run")
 
 
 class Hook(Part):
@@ -60,6 +64,17 @@ class Hook(Part):
 
     def after_run(self, learner: Learner) -> None:
         """Called once, when the learner is closed, also if the run has failed."""
+
+    @classmethod
+    def check_methods(cls) -> None:
+        """Refuse a class whose methods are never called, such as one with a misspelt name."""
+        unknown = [n for n in dir(cls) if n.startswith(("before_", "after_")) and n not in METHODS]
+        if unknown:
+            what = f"{cls.__name__}.{unknown[0]} is never called"
+            raise UnsoundError(what, spelling_hint(unknown[0], METHODS), "hooks")
+        if all(getattr(cls, name) is getattr(Hook, name) for name in METHODS):
+            hint = f"define some of {', '.join(METHODS)}"
+            raise UnsoundError(f"{cls.__name__} has no method that is called", hint, "hooks")
 
     def check_state(self) -> None:
         """Refuse attributes that cannot be saved, before the run. Its learner calls this when the hook is made."""

@@ -162,6 +162,7 @@ class Learner(Node):
         self.hooks = sorted(hooks, key=lambda hook: hook.config.priority)
         for hook in hooks:
             hook.check_state()
+            hook.check_methods()
         self.train_iter = 0
         self._is_uncounted = False  # whether the clock lacks the last train iteration
         self._is_running = False  # whether the hooks know that the run has begun
@@ -439,6 +440,8 @@ def _check_hooks(config: Any, surroundings: Surroundings) -> None:
     classes: list[Any] = [
         one.cls if isinstance(one, PartSpec) else type(one) for one in config.hooks
     ]
+    for hook_class in classes:
+        hook_class.check_methods()
     averages = [k for k, cls in enumerate(classes) if issubclass(cls, AveragedWeights)]
     is_read = "averaged" in surroundings.connected_outputs
     if is_read and not averages:

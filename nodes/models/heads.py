@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from flowrl.core.facts import UnsoundError
+
 
 @dataclass(frozen=True, slots=True)
 class LinearHead:
@@ -68,6 +70,36 @@ class SharesHead:
 
 Head = LinearHead | ScalarHead | DuelingHead | FreeHead | ImplicitHead | SharesHead
 Heads = Mapping[str, Head]
+NO_HEADS: Heads = {}
+
+
+def check_heads(found: Any, heads: Heads, rows: int) -> None:
+    """Compare what a module of one's own returned for so many rows with the heads that it was asked for."""
+    if not isinstance(found, Mapping):
+        what = f"the model returned a {type(found).__name__}"
+        raise UnsoundError(what, f"return a mapping of its heads: {', '.join(heads)}", "model")
+    for name, head in heads.items():
+        if name not in found:
+            shown = ", ".join(found) or "nothing"
+            what = f"the model did not return the head '{name}'; it returned {shown}"
+            raise UnsoundError(what, "TorchHead makes the layers of a head", "model")
+        shape, expected = tuple(found[name].shape), _head_shape(head, rows)
+        if len(shape) != len(expected) or any(
+            n not in (None, m) for n, m in zip(expected, shape, strict=True)
+        ):
+            wanted = ", ".join("any" if n is None else str(n) for n in expected)
+            what = f"the model's head '{name}' has the shape {shape} for {rows} rows; expected ({wanted})"
+            raise UnsoundError(what, "TorchHead makes the layers of a head", "model")
+
+
+def _head_shape(head: Head, rows: int) -> tuple[int | None, ...]:
+    """The shape of a head for so many rows. The number of fractions is None."""
+    if isinstance(head, ScalarHead):
+        return (rows,)
+    if isinstance(head, ImplicitHead):
+        return (rows, None, head.n)
+    each = getattr(head, "each", None)
+    return (rows, head.n) if each is None else (rows, head.n, each)
 
 
 def midpoints(shares: Any) -> Any:

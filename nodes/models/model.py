@@ -6,6 +6,7 @@ the same parameter names, so the weights of the first can be loaded into the sec
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,7 +28,7 @@ from flowrl.core.written_config import written_params
 from flowrl.nodes.devices import CPU, to_device, to_numpy
 from flowrl.nodes.lazy import torch
 from flowrl.nodes.models.features import Layout, feature_leaves
-from flowrl.nodes.models.heads import Heads, ImplicitHead
+from flowrl.nodes.models.heads import NO_HEADS, Heads, ImplicitHead, check_heads
 from flowrl.nodes.models.layers import Initialisation, Layer
 from flowrl.nodes.models.numpy_model import (
     MEMORY,
@@ -145,6 +146,7 @@ class TorchInference:
     ) -> None:
         self.module, self.device = module.eval().to(device), device
         self.wanted, self.rng = tuple(wanted), rng
+        self._unchecked: Heads = {name: heads[name] for name in wanted}
         self.arguments: dict[str, Any] = {}
         implicit = [h for n in wanted if isinstance(h := heads[n], ImplicitHead)]
         if any(not head.shares for head in implicit):
@@ -163,6 +165,9 @@ class TorchInference:
             self._draw_noise(self.rng)
         with torch.inference_mode():
             heads = self.module(self._tensors(obs), **arguments)
+        if self._unchecked:
+            check_heads(heads, self._unchecked, len(obs))
+            self._unchecked = NO_HEADS
         return {name: to_numpy(heads[name]) for name in names}
 
     def _tensors(self, obs: Array) -> Any:
@@ -311,6 +316,13 @@ class ModuleModel(Model):
             raise UnsoundError(
                 f"'{path}' is not a module class", "name a subclass of torch.nn.Module"
             )
+        try:
+            inspect.signature(cls).bind(obs, heads, **self.config.args)
+        except TypeError as error:
+            what = (
+                f"'{path}' does not take the column of observations, the heads and `args`: {error}"
+            )
+            raise UnsoundError(what, "see docs/nodes.md, 'A model'", "model") from None
         module: Module = cls(obs, heads, **self.config.args)
         return module
 

@@ -21,6 +21,7 @@ from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.devices import to_numpy
 from flowrl.nodes.lazy import tensor
 from flowrl.nodes.models.action_mask import mask_leaf, mask_tensor
+from flowrl.nodes.models.heads import NO_HEADS, Heads, check_heads
 from flowrl.nodes.models.input_columns import Inputs, input_columns, leaf_name
 from flowrl.nodes.models.numpy_model import MEMORY
 from flowrl.nodes.models.optimisers import Adam, Optimiser
@@ -72,12 +73,14 @@ class Network:
         recurrent: bool = False,
         masks_each: bool = False,
         *,
+        heads: Heads = NO_HEADS,
         compute: Compute = DEFAULT,
     ) -> None:
         """With `masked`, this head has the score `FORBIDDEN` where the observed action mask forbids an action.
 
-        Actions are its last axis, or with `masks_each`, the last but one.
+        Actions are its last axis, or with `masks_each`, the last but one. The first result is compared with `heads`.
         """
+        self._unchecked = heads
         self.module = module.to(compute.device)
         self.params, self.compute = flatten_parameters(module), compute
         self.inputs, self.recurrent = inputs, recurrent
@@ -139,6 +142,9 @@ class Network:
         return x.shape[: x.dim() - self._row_dims]
 
     def _masked_heads(self, heads: dict[str, Tensor], values: Values) -> dict[str, Tensor]:
+        if self._unchecked:
+            check_heads(heads, self._unchecked, self._leading(values)[0])
+            self._unchecked = NO_HEADS
         if self._mask is None or isinstance(values, Tensor):
             return heads
         scores = mask_tensor(heads[self._masked], values[self._mask], self._masks_each)
@@ -209,11 +215,14 @@ class TrainableNetwork(Network):
         recurrent: bool = False,
         masks_each: bool = False,
         *,
+        heads: Heads = NO_HEADS,
         optimiser: Optimiser | None = None,
         max_grad_norm: float | None = None,
         compute: Compute = DEFAULT,
     ) -> None:
-        super().__init__(module, inputs, masked, recurrent, masks_each, compute=compute)
+        super().__init__(
+            module, inputs, masked, recurrent, masks_each, heads=heads, compute=compute
+        )
         keep_freed_memory()  # that of activations and gradients
         self.max_grad_norm = max_grad_norm
         self.grads = torch.zeros_like(self.params)

@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from flowrl.core.batch import Array
 from flowrl.core.config import param
+from flowrl.core.errors import InvalidResultError
 from flowrl.core.facts import UnsoundError
 from flowrl.core.import_paths import import_object
 from flowrl.nodes.reward_model import RewardModel
@@ -56,10 +57,12 @@ class Shaping(RewardModel):
 
 def values_of(path: str, steps: int, argument: Any) -> Array:
     """Call a user's function, which must return one number for each step."""
-    values = np.asarray(imported_function(path)(argument), np.float32)
+    found = imported_function(path)(argument)
+    values = np.asarray(found, np.float32)
     if values.shape != (steps,):
-        raise ValueError(
-            f"shaping: {path} returned the shape {values.shape} for {steps} steps; return one number for each step"
+        returned = "None" if found is None else f"the shape {values.shape}"
+        raise InvalidResultError(
+            f"shaping: {path} returned {returned} for {steps} steps; return one number for each step"
         )
     return values
 

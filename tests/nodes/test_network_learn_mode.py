@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from flowrl.core.errors import InvalidResultError
 from flowrl.core.state import Count
 from flowrl.nodes.models.mlp import Mlp
 from tests.nodes.policies.test_every_algorithm import learn, make, random_batch
@@ -46,3 +47,11 @@ def test_each_train_iteration_has_noise_of_its_own_in_each_network() -> None:
     for k, one in enumerate(outputs):
         for other in outputs[k + 1 :]:
             assert (one - other).abs().max() > 1e-3
+
+
+def test_an_algorithm_that_returns_no_metrics_is_an_error() -> None:
+    policy = make("dqn")
+    mode: Any = policy.learn_mode(0)
+    mode.learn = lambda b: None
+    with pytest.raises(InvalidResultError, match=r"Learn.learn returned None; expected metrics"):
+        mode.forward(random_batch(policy), policy.command(Count()))

@@ -306,3 +306,28 @@ def test_a_learner_trains_by_hand_from_a_buffer(tmp_path: Path) -> None:
     assert (buffer.drawn, buffer.told, learner.train_iter) == (5, 5, 5)
     learner.save(tmp_path / "c")
     assert read_acting(tmp_path / "c")[1]["train_iters"] == 5
+
+
+class Misspelt(Hook):
+    def after_iteration(self, learner: Any, batch: Batch, result: Any) -> None:
+        raise AssertionError("it is never called")
+
+
+class Idle(Hook):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (Misspelt, "Misspelt.after_iteration is never called; did you mean 'after_iter'"),
+        (Idle, "Idle has no method that is called; define some of before_run, before_iter"),
+    ],
+)
+def test_a_hook_whose_methods_are_never_called_is_refused(cls: type[Hook], message: str) -> None:
+    with pytest.raises(UnsoundError, match=message):
+        learner_with(cls())
+    config = learner_with().config.model_copy(update={"hooks": [cls()]})
+    schema = {"obs": OBS, "action": DISCRETE}
+    with pytest.raises(UnsoundError, match=message):
+        Learner.describe(config, Surroundings({"data": schema}, {}, frozenset()))

@@ -1,5 +1,7 @@
 """Models: numpy acts as torch computes, and one vector contains all parameters."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -253,3 +255,45 @@ def test_what_is_no_module_class_is_refused_and_not_called() -> None:
     model = ModuleModel(path=f"{__name__}:not_a_module")
     with pytest.raises(UnsoundError, match="not_a_module' is not a module class; name a subclass"):
         model.build(Column("float32", (2,)), {}, seed=0)
+
+
+class Fixed(torch.nn.Module):
+    """Gives what it was made for: heads of these shapes, or the first of them alone."""
+
+    def __init__(self, obs: Any, heads: Any, alone: bool = False, **shapes: list[int]) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+        self.alone, self.shapes = alone, shapes
+
+    def forward(self, obs: Any) -> Any:
+        found = {name: torch.ones(shape) * self.scale for name, shape in self.shapes.items()}
+        return next(iter(found.values())) if self.alone else found
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ({"q": [3, 5], "v": [3]}, r"head 'q' has the shape \(3, 5\) for 3 rows; expected \(3, 2\)"),
+        ({"q": [3, 2], "v": [3, 1]}, r"head 'v' has the shape \(3, 1\) for 3 rows; expected \(3\)"),
+        ({"q": [3, 2]}, "did not return the head 'v'; it returned q; TorchHead makes"),
+        (
+            {"q": [3, 2], "alone": True},
+            "the model returned a Tensor; return a mapping of its heads: q",
+        ),
+    ],
+)
+def test_a_module_that_returns_other_heads_is_refused(args: Any, message: str) -> None:
+    heads = {"q": LinearHead(2), "v": ScalarHead()}
+    model = ModuleModel(path=f"{__name__}:Fixed", args=args)
+    network = Network(model.build(OBS, heads, seed=0), INPUTS, heads=heads)
+    with pytest.raises(UnsoundError, match=message):
+        network(torch.zeros(3, *OBS.shape))
+    acting = model.inference_model(OBS, heads, ("q", "v"))
+    with pytest.raises(UnsoundError, match=message):
+        acting(np.zeros((3, *OBS.shape), np.float32))
+
+
+def test_a_module_that_takes_other_arguments_is_refused() -> None:
+    model = ModuleModel(path=f"{__name__}:Tiny", args={"widht": 5})
+    with pytest.raises(UnsoundError, match=r"does not take the column of observations, .*'widht'"):
+        model.build(OBS, {"q": LinearHead(2)}, seed=0)
