@@ -145,10 +145,11 @@ def result_text(result: RunResult) -> str:
     done = f"{count_text(result.env_steps, 'env step')}, {count_text(result.train_iters, 'train iteration')}"
     spent = f"{result.setup_s:.1f} s to start, {result.training_s:.1f} s of training"
     ending = f", {result.shutdown_s:.1f} s to end" if result.shutdown_s >= SHOWN_SHUTDOWN_S else ""
+    failure = "failed"
+    if (Path(result.run_dir) / "error.txt").exists():  # not if the folder could not be written
+        failure += ": its folder has an error.txt"
     lines = [
-        "failed: its folder has an error.txt"
-        if result.status == "failed"
-        else f"{result.status}: {result.why}",
+        failure if result.status == "failed" else f"{result.status}: {result.why}",
         f"{done}, {count_text(result.episodes, 'episode')}",
         f"{spent} ({result.env_steps_per_s:,.0f} env steps/s){ending}",
     ]

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from flowrl.core.errors import RunError
 from flowrl.nodes.datasets import npz
+from flowrl.runs.folder import RunFolder
 from flowrl.runs.run import Run
 from tests.cli.conftest import Called, one_line, process, write
 from tests.runs.test_run import SUMMARY
@@ -95,7 +97,9 @@ def test_no_recover_reaches_the_run(flowrl: Flowrl, monkeypatch: pytest.MonkeyPa
     assert given == [True, False]
 
 
-def test_a_failed_run_prints_the_first_cause_and_exits_with_1(flowrl: Flowrl, folder: Path) -> None:
+def test_a_failed_run_prints_the_first_cause_and_exits_with_1(
+    flowrl: Flowrl, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(folder / "f.yaml", {"f": {"type": "FailingNode", "firing": 1}}, ["c -> f"])
     status, out, err = flowrl("run", "f.yaml", "--out", "r")
     assert status == 1
@@ -106,6 +110,17 @@ def test_a_failed_run_prints_the_first_cause_and_exits_with_1(flowrl: Flowrl, fo
     assert err.count(why) == out.count(why) + 1 == 1  # once is enough
     assert "failed: its folder has an error.txt\n" in out
     assert why in Path("r/error.txt").read_text()
+
+    def write_text(folder: RunFolder, name: str, text: str) -> None:
+        if name == "error.txt":
+            raise RunError("the folder is gone")
+        write_to(folder, name, text)
+
+    write_to = RunFolder.write_text
+    monkeypatch.setattr(RunFolder, "write_text", write_text)
+    _, out, _ = flowrl("run", "f.yaml", "--out", "s")
+    assert out.count("\nfailed\n") == 1
+    assert "error.txt" not in out
     assert json.loads(Path("r/summary.json").read_text())["status"] == "failed"
 
 
