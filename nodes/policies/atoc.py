@@ -105,7 +105,8 @@ class Atoc(DeterministicActors):
         seen = NestedColumns(own)
         unit, both = Mlp(hidden=c.attention_hidden), Mlp(hidden=c.action_hidden)
         thought, thoughts = Column("float32", (size,)), Column("float32", (2 * size,))
-        group, integrated = channel_columns(self.members, size), {INTEGRATED: LinearHead(size)}
+        group = channel_columns(self.members, size)
+        integrated = {INTEGRATED: LinearHead(self.members, each=size)}
         action = Column("float32", (self.action_size,))
         return {
             THOUGHT: Net(

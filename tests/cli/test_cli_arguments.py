@@ -149,7 +149,8 @@ print(sorted(name for name in sys.modules if name.startswith(("flowrl.", "numpy"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     expected = [
         *["flowrl.cli", "flowrl.cli.main", "flowrl.cli.streams"],
-        *["flowrl.machine", "flowrl.machine.control_groups", "flowrl.machine.resource_limits"],
+        *["flowrl.machine", "flowrl.machine.closed_terminal", "flowrl.machine.control_groups"],
+        "flowrl.machine.resource_limits",
         "flowrl.version",
     ]
     assert done.stdout == f"{expected}\n"

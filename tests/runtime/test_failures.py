@@ -172,11 +172,23 @@ def test_all_nodes_are_closed_even_if_one_fails_to_close() -> None:
 @pytest.mark.parametrize(
     ("gives", "message"),
     [
-        ("too little", "ValueError: output 'out' lacks the column 'x' (float32[3]); it has n"),
-        ("too much", "ValueError: output 'out': column 'y' (float64) was not declared"),
-        ("dtype", "ValueError: output 'out': column 'x' is float64[3], declared is float32[3]"),
-        ("shape", "ValueError: output 'out': column 'x' is float32[4], declared is float32[3]"),
-        ("none", "TypeError: output 'out': fire returned nothing; expected a Batch, as declared"),
+        (
+            "too little",
+            "InvalidResultError: output 'out' lacks the column 'x' (float32[3]); it has n",
+        ),
+        ("too much", "InvalidResultError: output 'out': column 'y' (float64) was not declared"),
+        (
+            "dtype",
+            "InvalidResultError: output 'out': column 'x' is float64[3], declared is float32[3]",
+        ),
+        (
+            "shape",
+            "InvalidResultError: output 'out': column 'x' is float32[4], declared is float32[3]",
+        ),
+        (
+            "none",
+            "InvalidResultError: output 'out': fire returned nothing; expected a Batch, as declared",
+        ),
     ],
 )
 def test_a_table_that_differs_from_its_declaration_is_reported_at_the_first_token(
@@ -221,7 +233,7 @@ def test_missing_outputs_and_tokens_are_reported(gives: str, message: str) -> No
 
 def test_too_few_tokens_are_reported_in_later_firings() -> None:
     whole = toy_graph({"c": "TooFewTokens", "d": "Drain"}, ["c -> d"])
-    words = "node 'c', firing 3 (round 3): ValueError: output 'data': fire returned 1 tokens; its rate is 2"
+    words = "node 'c', firing 3 (round 3): InvalidResultError: output 'data': fire returned 1 tokens; its rate is 2"
     with pytest.raises(NodeError, match=re.escape(words)):
         run(whole, rounds=9)
 

@@ -35,8 +35,8 @@ def spoiled(learner: dict[str, Any] | None = None, **spoiler: Any) -> dict[str, 
 @pytest.mark.parametrize("column", ["reward", "obs"])
 def test_the_node_firing_and_column_are_named(column: str, value: str) -> None:
     words = (
-        f"node 's', firing 3 (round 3): ValueError: output 'out': the column '{column}' holds {value} in 1 of 4 rows "
-        "(the first: row 2), and a learner learns from this column; "
+        f"node 's', firing 3 (round 3): InvalidResultError: output 'out': the column '{column}' holds {value} in 1 of "
+        "4 rows (the first: row 2), and a learner learns from this column; "
     )
     with pytest.raises(NodeError, match=re.escape(words)):
         run(spoiled(column=column, value=value), rounds=9)
@@ -67,8 +67,8 @@ def test_the_first_firing_is_checked_too() -> None:
 
 def test_weights_that_become_nan_are_told_with_their_version() -> None:
     words = (
-        "node 'l', giving its state 'weights': ValueError: learning has diverged: in version 4, 1 of 2 weights hold "
-        "nan (the first: 'mean'), and version 2 held none; take a lower `lr`"
+        "node 'l', giving its state 'weights': InvalidResultError: learning has diverged: in version 4, 1 of 2 weights "
+        "hold nan (the first: 'mean'), and version 2 held none; take a lower `lr`"
     )
     with pytest.raises(NodeError, match=re.escape(words)):
         run(spoiled({"diverges_in": 3}, firing=99), rounds=9)
