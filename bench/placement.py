@@ -41,7 +41,7 @@ from flowrl.runtime.sites.coordinator import Coordinator
 from flowrl.runtime.status import NodeStats
 
 PLACEMENTS = ("serial", "threads", "processes")
-REWARD_PLACEMENTS = ("serial", "learner=process", "learner=process,rnd=process")
+REWARD_PLACEMENTS = ("serial", "buffer=process,learner=process", "processes")
 REPEATS = 9
 FIRING_S = 0.005  # the cost of each of the nodes of equal cost
 ROUNDS, CHEAP_ROUNDS, CARTPOLE_ROUNDS = 200, 5000, 60
@@ -249,7 +249,7 @@ def show_placements(title: str, times_s: Mapping[str, float], rounds: int) -> di
         round_us, gain = duration_s / rounds * 1e6, times_s["serial"] / duration_s
         results[f"{placement} (us a round)"] = round(round_us, 1)
         results[f"{placement} (x serial)"] = round(gain, 3)
-        print(f"  {placement:<27} {round_us:>10,.1f} us per round   {gain:.2f} x serial")
+        print(f"  {placement:<30} {round_us:>10,.1f} us per round   {gain:.2f} x serial")
     return results
 
 
