@@ -25,9 +25,8 @@ def process_start_time(pid: int) -> str | None:
     parent lives, such as in a container whose first process waits for nobody.
     """
     try:
-        state, *fields = (
-            Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        )
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        state, *fields = text.rpartition(")")[2].split()
         return None if state in ENDED else fields[18]
     except (FileNotFoundError, ProcessLookupError):
         if Path("/proc/self/stat").exists():

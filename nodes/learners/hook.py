@@ -68,7 +68,8 @@ class Hook(Part):
     @classmethod
     def check_methods(cls) -> None:
         """Refuse a class whose methods are never called, such as one with a misspelt name."""
-        unknown = [n for n in dir(cls) if n.startswith(("before_", "after_")) and n not in METHODS]
+        named = [n for n in dir(cls) if n.startswith(("before_", "after_"))]
+        unknown = [n for n in named if n not in METHODS and callable(getattr(cls, n))]
         if unknown:
             what = f"{cls.__name__}.{unknown[0]} is never called"
             raise UnsoundError(what, spelling_hint(unknown[0], METHODS), "hooks")

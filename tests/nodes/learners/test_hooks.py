@@ -313,8 +313,19 @@ class Misspelt(Hook):
         raise AssertionError("it is never called")
 
 
+class Counting(Hook):
+    after_rows = 5  # a setting, not a method
+
+    def after_iter(self, learner: Any, batch: Batch, result: Any) -> None:
+        """Do nothing."""
+
+
 class Idle(Hook):
     pass
+
+
+def test_a_hook_may_have_attributes_that_are_named_like_methods() -> None:
+    Counting.check_methods()
 
 
 @pytest.mark.parametrize(
