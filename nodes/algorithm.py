@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import model_validator
 
-from flowrl.core.batch import Array, Column, Schema
+from flowrl.core.batch import Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import param, part, parts
 from flowrl.core.facts import UnsoundError
@@ -44,11 +44,16 @@ from flowrl.nodes.acting import (
 )
 from flowrl.nodes.acting_hash import acting_hash
 from flowrl.nodes.advantages import ESTIMATES
+from flowrl.nodes.algorithm_checks import (
+    LIKELIHOODS,
+    check_actions,
+    check_effects,
+    check_exploring,
+    check_memory,
+)
 from flowrl.nodes.compute import DEFAULT, Compute
 from flowrl.nodes.configured_parts import configured_part, configured_parts
-from flowrl.nodes.distributions import action_bounds
 from flowrl.nodes.exploring import ExploringStep
-from flowrl.nodes.ignored_settings import check_models
 from flowrl.nodes.models.action_mask import has_mask, mask_leaf
 from flowrl.nodes.models.heads import Heads, acting_settings
 from flowrl.nodes.models.input_columns import Inputs, input_columns
@@ -85,8 +90,6 @@ ROW_COLUMNS: Schema = {
     "is_demo": Column("bool"),
 }
 
-
-LIKELIHOODS = ("logp", "behaviour")  # columns that say how likely actions were
 
 # How to mend it if rows lack such a column; `{source}` is the node that gives them.
 COLUMN_HINTS: Mapping[str, str] = {
@@ -184,15 +187,15 @@ class Algorithm(Policy):
     def __init__(self, config: BaseConfig | None = None, /, **params: Any) -> None:
         super().__init__(config, **params)
         self.name = type(self).__name__.lower()
-        self._check_actions()
+        check_actions(self)
         self.explore = self._exploring_steps()
         self._scheduled = self._scheduled_settings()
         self.setup()
         declared = self.networks()
         self.nets = {name: self._resolved(net) for name, net in declared.items()}
-        self._check_memory()
-        self._check_exploring()
-        self._check_effects(declared)
+        check_memory(self)
+        check_exploring(self)
+        check_effects(self, declared)
         self.masks = mask_leaf(self.own_obs) is not None
 
     # What a subclass declares
@@ -443,66 +446,3 @@ class Algorithm(Policy):
         if net.masked:
             has_mask(self.own_obs, getattr(net.heads[net.masked], "n", 0))
         return replace(net, model=model)
-
-    def _check_actions(self) -> None:
-        action = self.own_action
-        is_real, others = np.dtype(action.dtype).kind == "f", self.other_algorithms
-        if action.shape and not is_real:
-            others = self.for_several_choices
-        hint = f"try {others}" if others else ""
-        if self.actions == "discrete" and (action.n is None or action.shape):
-            raise UnsoundError(
-                f"{self.name} chooses one of n actions; the env takes {action}", hint, "policy"
-            )
-        if self.actions == "real" and not is_real:
-            raise UnsoundError(
-                f"{self.name} needs real-valued actions; the env takes {action}", hint, "policy"
-            )
-        if self.scales_actions:
-            self._check_bounds(*action_bounds(action))
-
-    def _check_bounds(self, low: Array, high: Array) -> None:
-        what = f"{self.name} scales its actions to their bounds; "
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            what += f"the env takes {self.own_action}, without bounds"
-            raise UnsoundError(what, "wrap the env, so that its actions are bounded", "policy")
-        if (low == high).any():
-            number = int(np.argmax(low == high))
-            what += f"component {number} of the env's actions is always {low[number]:g}"
-            raise UnsoundError(
-                what, "wrap the env, so that it adds what cannot be chosen", "policy"
-            )
-
-    def _check_exploring(self) -> None:
-        """Refuse exploring steps where the likelihood of actions is learned from: it would be that of other actions."""
-        if self.explore and set(LIKELIHOODS) & set(self.collect_columns()):
-            what = f"{self.name} learns from the likelihood of its actions, which exploring steps replace"
-            hint = "leave out `explore`; it explores by drawing its actions"
-            raise UnsoundError(what, hint, "policy.explore")
-
-    def _check_effects(self, declared: Mapping[str, Net]) -> None:
-        """Refuse settings without an effect, unless they have their defaults."""
-        for name, why in self.ignored_settings().items():
-            if getattr(self.config, name) != type(self.config).model_fields[name].default:
-                what = f"`{name}` has no effect: {why}"
-                raise UnsoundError(what, "leave it out", f"policy.{name}")
-        check_models(self.config, declared, "policy.")
-
-    def _check_memory(self) -> None:
-        steps, rule = self.learned_unroll_steps, self.unrolls
-        for name, net in self.nets.items():
-            remembers = bool(net.model.memory_columns())
-            if remembers and (rule == "never" or name != self.acting_network):
-                what = f"{self.name} learns from single steps, and the model is recurrent"
-                if rule != "never":
-                    what = f"only the network '{self.acting_network}' of {self.name} can be recurrent, not '{name}'"
-                hint = "take an mlp, or the policy r2d2, or ppo with `unroll_steps`"
-                raise UnsoundError(what, hint, "model")
-            if rule == "possible" and remembers and steps is None:
-                what = "a recurrent model must learn from unrolls"
-                raise UnsoundError(what, "give the policy `unroll_steps: 16`", "unroll_steps")
-            acts = name == self.acting_network
-            if rule == "recurrent" and acts and remembers != (steps is not None):
-                what = "a recurrent model must learn from unrolls, and any other model from steps"
-                hint = "give the policy `unroll_steps: 16` and the model `type: gru`, or neither"
-                raise UnsoundError(what, hint, "unroll_steps")
