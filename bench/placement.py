@@ -5,11 +5,15 @@
 Four graphs are run in turn under each placement; results are medians of the time from the first firing to the
 last. The graphs are: two nodes of equal cost that overlap (`lag: 1`), where two cores can be at most twice as fast;
 DQN on CartPole with `lag: 1`, adjusted so that collecting and learning cost about the same; the same with a reward
-model that costs as much as both, beside the collector or in a process of its own; and two nodes that do nothing, where
-all of the time is the cost of the placement.
+model that costs as much as both, beside the collector or in a process of its own, and with `lag: 2`, because `lag: 1`
+has two rounds under way and there are three parts to overlap; and two nodes that do nothing, where all of the time is
+the cost of the placement.
 
 For comparison, the same work is done by two processes that exchange nothing. No placement can gain more, and on a
 shared machine this gain may be far below two.
+
+A node that waits for others finds a processor that did something else, or nothing, in the meantime. What that costs
+is measured apart: the time of a train iteration in one thread, right after the one before, and after a pause.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from flowrl.graph.model import Limits
 from flowrl.graph.placement import resolve_placement
 from flowrl.graph.site_layout import make_layout
 from flowrl.machine.numerics import reset_numerics
+from flowrl.nodes.learners.learner import Learner
 from flowrl.runtime.records import FailureRecord, RecordSource
 from flowrl.runtime.serial_executor import SerialExecutor
 from flowrl.runtime.sites.coordinator import Coordinator
@@ -46,6 +51,9 @@ REPEATS = 9
 FIRING_S = 0.005  # the cost of each of the nodes of equal cost
 ROUNDS, CHEAP_ROUNDS, CARTPOLE_ROUNDS = 200, 5000, 60
 TARGET_GAIN = 1.8  # of two processes on two cores
+COLLECTING, LEARNING = ("collector", "envs"), ("buffer", "learner")  # the nodes of DQN on CartPole
+NO_SETS: Mapping[str, str] = {}
+PAUSES_S = (0.0, 0.002, 0.005)  # before a train iteration
 
 
 def work(loops: int) -> int:
@@ -93,6 +101,24 @@ class WorkingLearner(Node):
         return State({"sum": self.sum.copy()}, {})
 
 
+class PausedLearner(Learner):
+    """A learner that sleeps before each train iteration, and adds up how long the iterations take without that."""
+
+    learned_s = 0.0  # of all such learners
+
+    class Config(Learner.Config):
+        pause_s: float = param(0.0, "how long it sleeps", ge=0)
+
+    def fire(
+        self, data: Batch, found: State | None = None, resets: State | None = None
+    ) -> Batch | None:
+        time.sleep(self.config.pause_s)
+        start_s = time.perf_counter()
+        priorities = super().fire(data, found, resets)
+        PausedLearner.learned_s += time.perf_counter() - start_s
+        return priorities
+
+
 class DiscardedRecords:
     """A sink that discards all records."""
 
@@ -112,20 +138,23 @@ def two_node_graph(loops: int, lag: int = 1) -> CheckedGraph:
     return check(load_data(tree)).require_sound()
 
 
-def cartpole_graph(updates: int, reward_updates: int | None = None) -> CheckedGraph:
+def cartpole_graph(
+    updates: int, reward_updates: int | None = None, sets: Mapping[str, str] = NO_SETS
+) -> CheckedGraph:
     """DQN on CartPole with this number of train iterations per round, and without evaluations.
 
-    A reward model has `reward_updates` in each round.
+    A reward model has `reward_updates` in each round. `sets` has further settings.
     """
     name = "cartpole_dqn" if reward_updates is None else "cartpole_dqn_rnd"
-    sets = {
-        "collector.weights.lag": "1",
+    all_sets = {
+        **sets,
+        "collector.weights.lag": "1" if reward_updates is None else "2",
         "buffer.updates_per_push": str(updates),
         "evaluator.weights.every": str(10**6),
     }
     if reward_updates is not None:
-        sets["rnd.updates_per_token"] = str(reward_updates)
-    return check(load_graph(name, sets)).require_sound()
+        all_sets["rnd.updates_per_token"] = str(reward_updates)
+    return check(load_graph(name, all_sets)).require_sound()
 
 
 NodeTimes = dict[str, float]  # the seconds that all nodes spent firing and waiting
@@ -222,14 +251,17 @@ def _duration_s(call: Callable[[], Any]) -> float:
 def balance_updates() -> int:
     """The number of train iterations per round that cost about as much as collecting."""
     busy_s = busy_times_s(cartpole_graph(8))
-    return max(round(8 * busy_s["collector"] / (busy_s["learner"] + busy_s["buffer"])), 1)
+    return max(round(8 * _sum_of(busy_s, COLLECTING) / _sum_of(busy_s, LEARNING)), 1)
 
 
 def balance_reward_updates(updates: int) -> int:
     """The number of updates of a reward model per round that cost about as much as collecting and learning."""
     busy_s = busy_times_s(cartpole_graph(updates, 8))
-    others_s = busy_s["collector"] + busy_s["learner"] + busy_s["buffer"]
-    return max(round(8 * others_s / busy_s["rnd"]), 1)
+    return max(round(8 * _sum_of(busy_s, COLLECTING + LEARNING) / busy_s["rnd"]), 1)
+
+
+def _sum_of(busy_s: Mapping[str, float], nodes: Sequence[str]) -> float:
+    return sum(busy_s[node] for node in nodes)
 
 
 def busy_times_s(checked: CheckedGraph) -> dict[str, float]:
@@ -239,6 +271,22 @@ def busy_times_s(checked: CheckedGraph) -> dict[str, float]:
     found = {node.instance: node.busy_s for node in executor.node_stats()}
     executor.close()
     return found
+
+
+def measure_paused_iterations(updates: int) -> dict[str, float]:
+    """The milliseconds of a train iteration of DQN on CartPole in one thread, after each of the pauses."""
+    times_ms: dict[float, list[float]] = {pause_s: [] for pause_s in PAUSES_S}
+    for _ in range(REPEATS):
+        for pause_s, found in times_ms.items():
+            learner = {"learner.type": "bench.placement:PausedLearner"}
+            checked = cartpole_graph(updates, sets={**learner, "learner.pause_s": str(pause_s)})
+            PausedLearner.learned_s = 0.0
+            run_rounds(checked, "serial", CARTPOLE_ROUNDS)
+            found.append(PausedLearner.learned_s / (CARTPOLE_ROUNDS * updates) * 1e3)
+    return {
+        f"train iteration, after {pause_s * 1e3:g} ms (ms)": round(statistics.median(found), 3)
+        for pause_s, found in times_ms.items()
+    }
 
 
 def show_placements(title: str, times_s: Mapping[str, float], rounds: int) -> dict[str, float]:
@@ -278,8 +326,11 @@ def main(arguments: list[str]) -> dict[str, Any]:
     title = f"cartpole_dqn, lag 1, {updates} train iterations per round"
     cartpole_s = compare_placements(cartpole_graph(updates), CARTPOLE_ROUNDS, repeats)
     results["cartpole_dqn"] = show_placements(title, cartpole_s, CARTPOLE_ROUNDS)
+    paused_ms = measure_paused_iterations(updates)
+    print("  " + ", ".join(f"{name} {ms:.2f}" for name, ms in paused_ms.items()))
+    results["cartpole_dqn"] |= paused_ms
     reward_updates = balance_reward_updates(updates)
-    title = f"cartpole_dqn_rnd, lag 1, {reward_updates} updates of the reward model per round"
+    title = f"cartpole_dqn_rnd, lag 2, {reward_updates} updates of the reward model per round"
     reward_s = compare_placements(
         cartpole_graph(updates, reward_updates),
         CARTPOLE_ROUNDS,
