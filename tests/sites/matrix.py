@@ -1,6 +1,8 @@
 """Compares the runs of every bundled graph in every placement, with replicas and lags, and with every kind of cut.
 
-python -m tests.sites.matrix [GRAPH…] [--only WORD…]     all (about half an hour), or some: `--only steps processes`
+python -m tests.sites.matrix [GRAPH…]                   all cases of all graphs, or of some (three hours)
+python -m tests.sites.matrix --cases 3                  three cases of each graph, others for each (forty minutes)
+python -m tests.sites.matrix --only steps processes     only one kind of cut, and one placement
 
 Each process has its own global random states and hash seed. Two hosts are network namespaces of this machine. In the
 table, `=` means that all results are equal to those of the serial run: the summary, metrics, logs, checkpoints, hashes
@@ -10,6 +12,7 @@ of all tokens, and the files that nodes wrote.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -25,6 +28,7 @@ from tests.cluster.network import MACHINES, Network, network
 from tests.cluster.network import why_not as why_no_hosts
 from tests.sites.bundled_cases import (
     COMPARED,
+    CUTS,
     Case,
     cases_of,
     collect_results,
@@ -77,28 +81,31 @@ class TwoHosts:
 class Matrix:
     """Runs the cases, and counts the outcomes."""
 
-    def __init__(self, folder: Path, hosts: TwoHosts | str, only: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, hosts: TwoHosts | str, only: Sequence[str], most_cases: int | None
+    ) -> None:
         self._folder, self._hosts, self._only = folder, hosts, only
+        self._most_cases = most_cases  # of each graph
         self.outcomes: Counter[str] = Counter()
         self.differences: list[str] = []
 
     def run_graph(self, graph: str) -> None:
-        """Run all cases of a graph, and print a line for each."""
+        """Run cases of a graph, and print a line for each."""
         why = why_not_comparable(graph)
         if why:
             print(f"{graph}: skipped: {why}")
             self.outcomes["skipped"] += 1
             return
-        for number, case in enumerate(cases_of(graph)):
-            placements = self._chosen_placements(case)
-            if placements:
-                self._run_case(case, placements, ON_HOSTS[number % len(ON_HOSTS)])
+        placements = [p for p in PLACEMENTS if p in self._only] or list(PLACEMENTS)
+        for number, case in enumerate(self._chosen_cases(graph)):
+            self._run_case(case, placements, ON_HOSTS[number % len(ON_HOSTS)])
 
-    def _chosen_placements(self, case: Case) -> list[str]:
-        cuts = {"iters", "steps", "verdict"} & {*self._only}
-        if cuts and case.cut not in cuts:
-            return []
-        return [p for p in PLACEMENTS if p in self._only] or list(PLACEMENTS)
+    def _chosen_cases(self, graph: str) -> list[Case]:
+        cuts = [cut for cut in CUTS if cut in self._only] or CUTS
+        found = [case for case in cases_of(graph) if case.cut in cuts]
+        if self._most_cases is None or self._most_cases >= len(found):
+            return found
+        return random.Random(graph).sample(found, self._most_cases)
 
     def _run_case(self, case: Case, placements: list[str], on_hosts: str) -> None:
         began = time.monotonic()
@@ -145,13 +152,13 @@ def main(words: Sequence[str]) -> int:
     """Print the table; return 1 if results differ."""
     parser = ArgumentParser(prog="python -m tests.sites.matrix", description=__doc__)
     parser.add_argument("graphs", nargs="*", help="names of bundled graphs (default: all)")
-    known = (*PLACEMENTS, "iters", "steps", "verdict")
-    parser.add_argument("--only", nargs="+", default=[], choices=known)
+    parser.add_argument("--only", nargs="+", default=[], choices=(*PLACEMENTS, *CUTS))
+    parser.add_argument("--cases", type=int, help="at most so many cases of each graph")
     arguments = parser.parse_args(words)
     os.environ.update(perturbed_environment())
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, two_hosts() as hosts:
-        matrix = Matrix(Path(folder), hosts, arguments.only)
+        matrix = Matrix(Path(folder), hosts, arguments.only, arguments.cases)
         for graph in arguments.graphs or COMPARED:
             matrix.run_graph(graph)
     if isinstance(hosts, str):
