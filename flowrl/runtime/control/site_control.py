@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from typing_extensions import assert_never
+
 from flowrl.channels import SiteChannels
 from flowrl.core.state import Count
 from flowrl.graph.site_layout import COORDINATOR
@@ -92,48 +94,51 @@ class CoordinatorMessages:
     def _receive(self) -> None:
         while len(self._commands):
             command = COMMAND.decode(self._commands.take()[0])
-            if isinstance(command, GrantLease):
-                self.granted_rounds = command.rounds
-                self.on_settled(command.settled_rounds, command.settled_paced_rounds)
-            elif isinstance(command, CutAt):
-                self.cut, self.is_held = command.position, False
-            elif isinstance(command, HoldRounds):
-                self.is_held = True
-                self.on_hold()
-            elif isinstance(command, SavePartsAt):
-                self.saves_at.add(command.rounds)
-            elif isinstance(command, SnapshotStored):
-                hashes = dict(zip(command.paths, command.hashes, strict=True))
-                self.stored_pieces.set_stored(command.rounds, hashes)
-            elif isinstance(command, CopyAhead):
-                self.copies_ahead = True
-            elif isinstance(command, PiecesStored):
-                self.pieces_stored = command
-            elif isinstance(command, ArrayBytes):
-                self.arrived_arrays.add(command)
-            elif isinstance(command, LoadParts):
-                self.parts_to_load = command
-            elif isinstance(command, StandStill):
-                self.still_after, self.sent_tokens = command.rounds, None
-                self.standstill = command.number
-            elif isinstance(command, SaveStandingStill):
-                self.sent_tokens = command.sent
-            elif isinstance(command, GoOn):
-                self.still_after = self.sent_tokens = None
-            elif isinstance(command, ReplacePeer):
-                self.on_replace_peer(command)
-            elif isinstance(command, JoinRun):
-                self.run_to_join = command
-            elif isinstance(command, HashTokens):
-                self.on_hash_tokens(command)
-            elif isinstance(command, PeekRequest):
-                self.on_peek(command)
-            elif isinstance(command, HaltFreeSite):
-                self.is_halted = True
-            elif isinstance(command, SendResults):
-                self.results_requested = True
-            elif isinstance(command, LeaveRun):
-                self.must_leave = True
+            match command:
+                case GrantLease():
+                    self.granted_rounds = command.rounds
+                    self.on_settled(command.settled_rounds, command.settled_paced_rounds)
+                case CutAt():
+                    self.cut, self.is_held = command.position, False
+                case HoldRounds():
+                    self.is_held = True
+                    self.on_hold()
+                case SavePartsAt():
+                    self.saves_at.add(command.rounds)
+                case SnapshotStored():
+                    hashes = dict(zip(command.paths, command.hashes, strict=True))
+                    self.stored_pieces.set_stored(command.rounds, hashes)
+                case CopyAhead():
+                    self.copies_ahead = True
+                case PiecesStored():
+                    self.pieces_stored = command
+                case ArrayBytes():
+                    self.arrived_arrays.add(command)
+                case LoadParts():
+                    self.parts_to_load = command
+                case StandStill():
+                    self.still_after, self.sent_tokens = command.rounds, None
+                    self.standstill = command.number
+                case SaveStandingStill():
+                    self.sent_tokens = command.sent
+                case GoOn():
+                    self.still_after = self.sent_tokens = None
+                case ReplacePeer():
+                    self.on_replace_peer(command)
+                case JoinRun():
+                    self.run_to_join = command
+                case HashTokens():
+                    self.on_hash_tokens(command)
+                case PeekRequest():
+                    self.on_peek(command)
+                case HaltFreeSite():
+                    self.is_halted = True
+                case SendResults():
+                    self.results_requested = True
+                case LeaveRun():
+                    self.must_leave = True
+                case _:
+                    assert_never(command)
         if self.must_leave:
             raise SiteStopped
 

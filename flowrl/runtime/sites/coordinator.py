@@ -11,6 +11,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 
+from typing_extensions import assert_never
+
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.site_kinds import elastic_sites, free_sites, paced_sites, rounds_behind
 from flowrl.core.records import VerdictRecord
@@ -404,47 +406,52 @@ class Coordinator:
         return self._milestones.last_report_s
 
     def _process_report(self, site: str, report: Report) -> None:
-        if isinstance(report, SiteProgress):
-            self._process_progress(site, report)
-        elif isinstance(report, RoundsHeld):
-            in_rounds = site not in self._unsynchronised_sites
-            self._cut.on_rounds_held(site, report.begun if in_rounds else None)
-        elif isinstance(report, CopiedPieces):
-            self._assembly.write_ahead(site, report)
-        elif isinstance(report, CopiedAhead):
-            self._assembly.on_copied_ahead(site, report)
-        elif isinstance(report, ArrayBytes):
-            self._assembly.add_array(site, report)
-        elif isinstance(report, SavedPieces):
-            self._assembly.add_pieces(report)
-        elif isinstance(report, SavedParts):
-            self._assembly.add_parts(site, report)
-        elif isinstance(report, PartsNotSaved):
-            self._assembly.give_up(report)
-        elif isinstance(report, StandsStill):
-            self._assembly.on_stands_still(site, report)
-        elif isinstance(report, SiteTokenHashes):
-            self._reorderer.add_hashes(report.hashes)
-        elif isinstance(report, TokenSummary):
-            self.summaries[report.number] = report
-        elif isinstance(report, MakingNode):
-            self._statuses.update_activity(site, Activity("starting", instance=report.instance))
-        elif isinstance(report, PeerReplaced):
-            self._restarts.on_peer_replaced(site, report)
-        elif isinstance(report, SiteReady):
-            self._restarts.on_ready(site)
-            self._statuses.update_activity(site, Activity("idle"))
-            self._leases.limit_by_memory(report.state_bytes)
-        elif isinstance(report, TrainItersReached):
-            why = limit_reached("train_iters", report.train_iters)
-            self._cut_after(site, report.position, why)
-        elif isinstance(report, SiteResults):
-            self._states |= report.states
-            self._reorderer.irregularities.dropped += report.dropped_tokens
-            self._irregularities += report.irregularities
-            self._refusals += report.refusals
-        elif isinstance(report, SiteClosed):
-            self._irregularities += report.errors
+        match report:
+            case SiteProgress():
+                self._process_progress(site, report)
+            case RoundsHeld():
+                in_rounds = site not in self._unsynchronised_sites
+                self._cut.on_rounds_held(site, report.begun if in_rounds else None)
+            case CopiedPieces():
+                self._assembly.write_ahead(site, report)
+            case CopiedAhead():
+                self._assembly.on_copied_ahead(site, report)
+            case ArrayBytes():
+                self._assembly.add_array(site, report)
+            case SavedPieces():
+                self._assembly.add_pieces(report)
+            case SavedParts():
+                self._assembly.add_parts(site, report)
+            case PartsNotSaved():
+                self._assembly.give_up(report)
+            case StandsStill():
+                self._assembly.on_stands_still(site, report)
+            case SiteTokenHashes():
+                self._reorderer.add_hashes(report.hashes)
+            case TokenSummary():
+                self.summaries[report.number] = report
+            case MakingNode():
+                self._statuses.update_activity(site, Activity("starting", instance=report.instance))
+            case PeerReplaced():
+                self._restarts.on_peer_replaced(site, report)
+            case SiteReady():
+                self._restarts.on_ready(site)
+                self._statuses.update_activity(site, Activity("idle"))
+                self._leases.limit_by_memory(report.state_bytes)
+            case TrainItersReached():
+                why = limit_reached("train_iters", report.train_iters)
+                self._cut_after(site, report.position, why)
+            case SiteResults():
+                self._states |= report.states
+                self._reorderer.irregularities.dropped += report.dropped_tokens
+                self._irregularities += report.irregularities
+                self._refusals += report.refusals
+            case SiteClosed():
+                self._irregularities += report.errors
+            case SiteAtCut() | PartsLoaded():
+                pass  # milestones
+            case _:
+                assert_never(report)
 
     def _process_progress(self, site: str, progress: SiteProgress) -> None:
         is_free = site in self._free_sites
