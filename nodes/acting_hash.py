@@ -7,9 +7,10 @@ acts. Code that holds a policy, or its config, may read any of its settings, so 
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from flowrl.core.config import Config, PartSpec
 from flowrl.core.written_config import written_params, written_value
 
 PLAIN = (bool, int, float, str, bytes, type(None))
+POINTER_BYTES = struct.calcsize("P")
 
 
 def acting_hash(parts: Iterable[Any]) -> str:
@@ -63,23 +65,51 @@ def _held(value: Any) -> Iterator[Any]:
     elif isinstance(value, list | tuple):
         yield from value
     elif isinstance(value, FunctionType):
-        cells = (cell.cell_contents for cell in value.__closure__ or ())
+        cells = [_cell_contents(cell) for cell in value.__closure__ or ()]
         yield from (value.__code__, value.__defaults__, value.__kwdefaults__, *cells, vars(value))
     elif isinstance(value, MethodType):
         yield from (value.__func__, value.__self__)
     elif isinstance(value, partial):
         yield from (value.func, value.args, value.keywords)
-    elif hasattr(value, "__dict__") or hasattr(value, "__slots__"):
+    elif not _hides_state(type(value)):
         yield type(value)
         yield from (each for item in _attributes(value).items() for each in item)
     else:
         raise UnknownContentsError(type(value).__qualname__)
 
 
+def _cell_contents(cell: CellType) -> Any:
+    """The value of a variable that a function uses, of the function around it."""
+    try:
+        return cell.cell_contents
+    except ValueError as error:
+        raise UnknownContentsError("a variable that is not set yet") from error
+
+
+class _Plain:
+    """A class that is written in Python."""
+
+
+def _hides_state(cls: type) -> bool:
+    """Whether instances hold more than attributes, as those of classes that are written in C: tensors, generators."""
+    return cls.__basicsize__ > _Plain.__basicsize__ + len(_slots(cls)) * POINTER_BYTES
+
+
+def _slots(cls: type) -> list[str]:
+    """The names of the attributes that have slots."""
+    found: list[str] = []
+    for base in cls.__mro__:
+        names = vars(base).get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            is_private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{base.__name__.lstrip('_')}{name}" if is_private else name)
+    return found
+
+
 def _attributes(value: Any) -> dict[str, Any]:
-    slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    names = _slots(type(value))
     return {
-        **{n: getattr(value, n) for n in slots if hasattr(value, n)},
+        **{name: getattr(value, name) for name in names if hasattr(value, name)},
         **getattr(value, "__dict__", {}),
     }
 

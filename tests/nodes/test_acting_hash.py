@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from flowrl.core.batch import Column
 from flowrl.core.config import param
@@ -111,3 +114,33 @@ def test_arrays_and_functions_of_other_contents_have_other_hashes() -> None:
     ]
     assert len({acting_hash([part]) for part in parts}) == len(parts)
     assert acting_hash([scaled("q", 1)]) == acting_hash([scaled("q", 1)])
+
+
+class Slotted:
+    """Holds a value without a dictionary of attributes."""
+
+    __slots__ = "__value"
+
+    def __init__(self, value: Any) -> None:
+        self.__value = value
+
+
+def test_what_attributes_and_slots_hold_counts() -> None:
+    assert acting_hash([Slotted(1)]) == acting_hash([Slotted(1)]) != acting_hash([Slotted(2)])
+    assert acting_hash([SimpleNamespace(x=1)]) != acting_hash([SimpleNamespace(x=2)]) != ""
+
+
+@pytest.mark.parametrize(
+    "hiding", [torch.ones(2), random.Random(1), np.random.default_rng(1), {1}, iter([1])]
+)
+def test_an_object_that_hides_what_it_holds_has_no_hash(hiding: Any) -> None:
+    assert acting_hash([hiding]) == acting_hash([SimpleNamespace(held=hiding)]) == ""
+
+
+def test_a_function_with_a_variable_that_is_not_set_yet_has_no_hash() -> None:
+    def step() -> None:
+        later()
+
+    assert acting_hash([step]) == ""
+    later = step
+    assert acting_hash([later]) != ""
