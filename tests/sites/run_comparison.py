@@ -44,6 +44,8 @@ def read_results(folder: Path) -> Results:
     found: Results = {key: value for key, value in summary.items() if key not in VARYING_KEYS}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
+        if path.parent.name == "hosts":
+            continue  # what libraries printed on hosts, such as the banner of Atari's emulator
         if path.suffix in (".jsonl", ".log") and name != "timings.jsonl":
             found[name] = path.read_text().splitlines()
         elif path.suffix == ".safetensors":
