@@ -119,6 +119,11 @@ EASY_RETURNS = {  # that a policy soon reaches, but not in the first rounds
     "foraging_mappo": 0,
     **{f"pendulum_{name}": -1800 for name in (*PENDULUM, "sac_record", "sac_trex")},
 }
+# Of several learners, the weights that collectors take. The first ones pace the evaluator.
+WEIGHTS = {
+    "speaker_ppo": ("listener_weights", "speaker_weights"),
+    "tag_ppo": ("wolves_weights", "sheep_weights"),
+}
 UNREACHED_RETURN = 1e9
 UNREACHED_GOALS = {"bitflip_dqn_her": 1.0}  # of graphs whose goal is no return: the win rate
 COMPARED = sorted(set(bundled_graphs()) - OFFLINE)
@@ -157,10 +162,12 @@ class Case:
         """The settings that differ from the bundled graph."""
         goal = UNREACHED_GOALS.get(self.graph, UNREACHED_RETURN)
         sets = {**SMALL[self.graph], "evaluator.stop_value": goal}
+        weights = WEIGHTS.get(self.graph, ("weights",))
         if self.cut == "verdict":  # later than the first rounds, so that sites are ahead
             sets["evaluator.stop_value"] = EASY_RETURNS.get(self.graph, 9.0)
-            sets["evaluator.weights.every"] = 30 if self.is_off_policy else 3
-        return {**sets, "collector.replicas": self.replicas, "collector.weights.lag": self.lag}
+            sets[f"evaluator.{weights[0]}.every"] = 30 if self.is_off_policy else 3
+        lags = {f"collector.{name}.lag": self.lag for name in weights}
+        return {**sets, "collector.replicas": self.replicas, **lags}
 
     @property
     def limits(self) -> dict[str, int]:

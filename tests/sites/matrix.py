@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import flowrl
 from flowrl.channels.keys import write_key
 from tests.cluster.network import MACHINES, Network, network
 from tests.cluster.network import why_not as why_no_hosts
@@ -98,7 +99,8 @@ class Matrix:
             return
         placements = [p for p in PLACEMENTS if p in self._only] or list(PLACEMENTS)
         for number, case in enumerate(self._chosen_cases(graph)):
-            self._run_case(case, placements, ON_HOSTS[number % len(ON_HOSTS)])
+            on_hosts = ON_HOSTS[number % len(ON_HOSTS)].replace("learner", _first_learner(graph))
+            self._run_case(case, placements, on_hosts)
 
     def _chosen_cases(self, graph: str) -> list[Case]:
         cuts = [cut for cut in CUTS if cut in self._only] or CUTS
@@ -124,7 +126,7 @@ class Matrix:
 
     def _compare(self, case: Case, placement: str, serial: Results, folder: Path) -> str:
         placed = folder / placement.replace("?", "any")
-        if placement not in ON_HOSTS:
+        if placement in PLACEMENTS:
             other = run_case(case, placement, placed)
         elif isinstance(self._hosts, TwoHosts):
             other = self._hosts.run_case(case, placement, placed)
@@ -134,6 +136,12 @@ class Matrix:
         if differs:
             self.differences.append(f"{case}, {placement}: {differs}")
         return "differs" if differs else "="
+
+
+def _first_learner(graph: str) -> str:
+    """Return the learner that a host executes. Those of other groups of agents stay in the main site."""
+    nodes = flowrl.load(graph).check().graph.nodes
+    return next(name for name, spec in nodes.items() if spec.cls.role == "learner")
 
 
 @contextmanager
