@@ -16,6 +16,7 @@ from flowrl.core.records import (
     CHECKPOINTS,
     SOURCE_COLUMNS,
     CheckpointRecord,
+    CutReport,
     DeferredEffect,
     HistogramsRecord,
     IrregularityRecord,
@@ -69,6 +70,8 @@ class Context:
     may_end_run: bool = True
     # When `on_commit` performs effects. Without an engine it performs them at once.
     effect_timing: EffectTiming = "at once"
+    # What `report_at_cut` was last called with. With an engine it is a record.
+    unreported: Callable[[], None] | None = None
     # Whether an earlier part of the run may have made files that the node finds. Their content is in the snapshot that
     # is loaded before the first firing.
     continues: bool = False
@@ -188,15 +191,30 @@ class Context:
 
         On several sites a node may pass the cut before the cut is known. Its firings beyond the cut have no effects.
         """
-        if self.effect_timing == "never":
-            raise RuntimeError(
-                "a service cannot have effects outside the run, because they belong to a firing of its client; "
-                "let the client call on_commit"
-            )
+        self._refuse_in_service("effects outside the run", "on_commit")
         if self.effect_timing == "at once":
             do()
         else:
             self.emit(DeferredEffect(do))
+
+    def report_at_cut(self, make: Callable[[], None] | None) -> None:
+        """Call `make`, which reports what is in no report yet, if the run is cut before the next call of this method.
+
+        A firing calls it with what is left to report after this firing, or with None. The node may fire again before
+        `make` is called: what it reads must not change. It reports by `metrics`, `histograms`, `log` or `append_lines`.
+        """
+        self._refuse_in_service("reports at the cut", "report_at_cut")
+        if self.effect_timing == "at once":
+            self.unreported = make
+        else:
+            self.emit(CutReport(make))
+
+    def _refuse_in_service(self, what: str, method: str) -> None:
+        if self.effect_timing == "never":
+            raise RuntimeError(
+                f"a service cannot have {what}, because they belong to a firing of its client; "
+                f"let the client call {method}"
+            )
 
     def emit(self, record: Record) -> None:
         """Add a record of this firing."""

@@ -73,6 +73,13 @@ class DeferredEffect:
     do: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class CutReport:
+    """Emits what a node has not reported yet, if the run is cut before the node's next such record. None: nothing."""
+
+    make: Callable[[], None] | None
+
+
 # What the folder of a run tells. A str is a line of the node's log.
 WrittenRecord = (
     MetricsRecord
@@ -83,4 +90,4 @@ WrittenRecord = (
     | IrregularityRecord
     | str
 )
-Record = WrittenRecord | DeferredEffect
+Record = WrittenRecord | DeferredEffect | CutReport

@@ -87,6 +87,8 @@ class RunLog:
             for node in self._nodes.values():
                 if node.role == "learner" and hasattr(node, "save_as"):
                     node.save_as("last")
+                if node.ctx.unreported is not None:
+                    node.ctx.unreported()
             self.write()
             self._folder.end_tensorboard(success)
         finally:

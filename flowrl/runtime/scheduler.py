@@ -17,7 +17,8 @@ from flowrl.checks.firing_counts import firings_before
 from flowrl.checks.lossy_edges import fires_without_rate, may_lack_tokens
 from flowrl.checks.serial_program import Schedule, WarmUpSchedule
 from flowrl.core.errors import NodeError
-from flowrl.core.records import DeferredEffect, Record, VerdictRecord
+from flowrl.core.records import CutReport, DeferredEffect, Record, VerdictRecord
+from flowrl.runtime.cut_reports import CutReports
 from flowrl.runtime.deferred_effects import DeferredEffects
 from flowrl.runtime.edge_factory import EdgeFactory
 from flowrl.runtime.failure_guard import FailureGuard
@@ -66,6 +67,7 @@ class Scheduler(ABC):
         self.instances = Instances(checked, seed, edges, on_making, continues)
         self.site = edges.site
         self.deferred_effects = DeferredEffects()
+        self.cut_reports = CutReports()
         self._edges = edges
         self._saved_parts: Parts | None = None  # of the snapshot from which a run continues
         self._saved_fired: Mapping[str, int] = {}
@@ -139,6 +141,9 @@ class Scheduler(ABC):
         if isinstance(record, DeferredEffect):
             self.deferred_effects.add(instance, record)
             return
+        if isinstance(record, CutReport):
+            self.cut_reports.add(instance, source, record)
+            return
         # A node that a firing paces may give a verdict before the firing's own is recorded.
         depth = len(self.site.position_prefix)
         if isinstance(record, VerdictRecord) and depth > self._verdict_depth:
@@ -191,6 +196,8 @@ class Scheduler(ABC):
             return
         load_parts(self.instances, self._saved_parts)
         self._saved_parts = None
+        for instance in self.instances.all():
+            self.cut_reports.add_loaded(instance)
         for name, remote in self._remote_instances.items():
             before = firings_before(self.program, self.site.rounds, name)
             remote.fired = self._saved_fired.get(name, before)

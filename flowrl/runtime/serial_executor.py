@@ -84,6 +84,7 @@ class SerialExecutor(Scheduler):
             self.execute()
         except CutReached as cut:
             self.ended_s = time.perf_counter()
+            self._report_at_cut()
             self.irregularities.dropped = self.instances.dropped_tokens()
             return Cut(cut.reason, cut.why, self.rounds, self.counts)
         except NodeError as error:
@@ -167,6 +168,7 @@ class SerialExecutor(Scheduler):
 
     def after_round(self, warm_up: bool) -> None:
         limits = self.limits
+        self.cut_reports.settle(lambda position: True)
         is_requested = self._is_cut_requested()
         if self.snapshots is not None:
             self._save_snapshot(self.snapshots, is_requested)
@@ -184,6 +186,11 @@ class SerialExecutor(Scheduler):
         self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
         self.irregularities.pass_on(self.sink, source, record)
+
+    def _report_at_cut(self) -> None:
+        for instance in self.instances.all():
+            for _, source, record in self.cut_reports.make(instance, lambda position: True):
+                self.irregularities.pass_on(self.sink, source, record)
 
     def _is_cut_requested(self) -> bool:
         """Whether `stop` was called, or the time limit is reached."""

@@ -216,13 +216,26 @@ class Collector(Node):
         self._unreported_steps += env_steps
         self._dropped_steps += dropped_steps
         if self._unreported_steps >= self.config.log_every_steps and self._episodes:
-            metrics = episode_metrics(self._episodes)
-            if self._dropped_steps:
-                metrics["dropped_steps"] = self._dropped_steps
-            returns = [episode.total for episode in self._episodes]
-            self.ctx.histograms({"return": returns, "action": actions})
-            self.ctx.metrics(metrics)
+            self.ctx.histograms({"action": actions})
+            self._report_episodes(self._episodes, self._dropped_steps)
             self._episodes, self._unreported_steps, self._dropped_steps = [], 0, 0
+        self._leave_for_cut()
+
+    def _report_episodes(self, episodes: Sequence[Episode], dropped_steps: int) -> None:
+        metrics = episode_metrics(episodes) if episodes else {}
+        if dropped_steps:
+            metrics["dropped_steps"] = dropped_steps
+        self.ctx.histograms({"return": [episode.total for episode in episodes]})
+        self.ctx.metrics(metrics)
+
+    def _leave_for_cut(self) -> None:
+        """Let the episodes that are in no report yet be reported where the run is cut, if it is cut before the next."""
+        episodes, count, dropped = self._episodes, len(self._episodes), self._dropped_steps
+        is_any = bool(count or dropped)
+        # The list only grows until it is replaced by a new one.
+        self.ctx.report_at_cut(
+            (lambda: self._report_episodes(episodes[:count], dropped)) if is_any else None
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The state that the next token depends on, without the weights and the envs."""
@@ -244,6 +257,7 @@ class Collector(Node):
         load_act_mode_state(self.mode, state["mode"])
         self._episodes = [Episode(*episode) for episode in state["episodes"]]
         self._unreported_steps, self._dropped_steps = state["unreported"]
+        self._leave_for_cut()
 
 
 def requested_count(name: str, value: int | None, default: int) -> int:

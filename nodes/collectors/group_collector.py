@@ -17,7 +17,7 @@ from flowrl.nodes.collectors.group_stream import GroupStream, stream_schema
 from flowrl.nodes.collectors.grouped_envs import GroupedEnvs
 from flowrl.nodes.collectors.joined_managers import join_specs
 from flowrl.nodes.devices import device_param
-from flowrl.nodes.envs.steps import episode_metrics
+from flowrl.nodes.envs.steps import Episode, episode_metrics
 from flowrl.nodes.group_policies import (
     acts_without_weights,
     group_facts,
@@ -30,6 +30,9 @@ from flowrl.nodes.policy import Policy
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+Unreported = tuple[str, list[Episode], int]  # of a group: its episodes, and its dropped steps
 
 
 class GroupCollector(Node):
@@ -163,19 +166,31 @@ class GroupCollector(Node):
         if self.config.counts:
             self.ctx.count(env_steps=env_steps, episodes=episodes)
         self._unreported_steps += env_steps
-        if self._unreported_steps < self.config.log_every_steps:
-            return
-        metrics: dict[str, float] = {}
-        for name, stream in self._streams.items():
-            if stream.episodes:
-                found = episode_metrics(stream.episodes)
-                metrics |= {f"{name}/{key}": value for key, value in found.items()}
-            if stream.dropped_steps:
-                metrics[f"{name}/dropped_steps"] = stream.dropped_steps
-            stream.episodes, stream.dropped_steps = [], 0
-        if metrics:
-            self.ctx.metrics(metrics)
+        if self._unreported_steps >= self.config.log_every_steps and self._unreported():
+            self._report_groups(self._unreported())
             self._unreported_steps = 0
+            for stream in self._streams.values():
+                stream.episodes, stream.dropped_steps = [], 0
+        self._leave_for_cut()
+
+    def _unreported(self) -> list[Unreported]:
+        """The episodes of each group that are in no report yet, if there are any, and its dropped steps."""
+        found = [(n, s.episodes[:], s.dropped_steps) for n, s in self._streams.items()]
+        return [one for one in found if one[1] or one[2]]
+
+    def _report_groups(self, groups: list[Unreported]) -> None:
+        metrics: dict[str, float] = {}
+        for name, episodes, dropped_steps in groups:
+            found = episode_metrics(episodes) if episodes else {}
+            metrics |= {f"{name}/{key}": value for key, value in found.items()}
+            if dropped_steps:
+                metrics[f"{name}/dropped_steps"] = dropped_steps
+        self.ctx.metrics(metrics)
+
+    def _leave_for_cut(self) -> None:
+        """Let what is in no report yet be reported where the run is cut, if it is cut before the next report."""
+        left = self._unreported()
+        self.ctx.report_at_cut((lambda: self._report_groups(left)) if left else None)
 
     def state_dict(self) -> dict[str, Any]:
         """The state that the next tokens depend on, without the weights and the envs."""
@@ -192,6 +207,7 @@ class GroupCollector(Node):
         self._unreported_steps = int(state["unreported_steps"])
         for name, stream in self._streams.items():
             stream.load_state_dict(state["groups"][name])
+        self._leave_for_cut()
 
 
 def _check_policies(policies: Mapping[str, Policy]) -> None:

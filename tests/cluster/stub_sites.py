@@ -245,7 +245,7 @@ class StubSite:
                 self._go_on(now_s)
             elif self._messages.results_requested and not self._has_results:
                 self._has_results = True
-                self._reporter.send(SiteResults(self._states(), 0, (), ()))
+                self._reporter.send(SiteResults(self._states(), (), 0, (), ()))
                 self._reporter.send(SiteClosed(()))
             self._channels.flush()
         except SiteStopped:

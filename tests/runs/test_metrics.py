@@ -69,3 +69,21 @@ def test_a_run_that_ended_before_the_first_report_has_no_metrics(tmp_path: Path)
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"has no metrics\.jsonl; expected the folder of a run"):
         metric_columns(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["serial", "processes"])
+def test_every_episode_that_ended_is_in_one_report(placement: str, tmp_path: Path) -> None:
+    """A report's rows are those of the episodes since the report before; the last one is made at the cut."""
+    found = []
+    for every in (1, 500, 10**9):
+        graph = load("cartpole_ppo", set={"collector.log_every_steps": every})
+        out = tmp_path / str(every)
+        result = graph.run(steps=1500, placement=placement, out=out, quiet=True)
+        columns = result.metrics()["collector"]
+        episodes = np.diff(columns["episodes"], prepend=0)
+        assert sum(episodes) == result.episodes > 0
+        means = (columns["return_mean"], columns["length_mean"])
+        found.append([sum(np.round(episodes * mean)) for mean in means])
+    assert found[0] == found[1] == found[2]
+    assert found[0][1] <= result.env_steps

@@ -69,6 +69,21 @@ def test_metrics_checkpoints_and_tensorboard_are_written(tmp_path: Path) -> None
     assert other.train_iter == 4
 
 
+def test_episodes_since_the_last_report_are_logged_at_the_end(tmp_path: Path) -> None:
+    envs = SerialEnvManager(env=ENV, count=2, seed=0)
+    policy = Dqn(obs=envs.spec().obs, action=envs.spec().action)
+    collector = SampleCollector(envs=envs, policy=policy, n_sample=64, log_every_steps=150, seed=0)
+    weights = Learner(policy=policy, seed=0).state()
+    with flowrl.RunLog(tmp_path / "run", collector=collector) as log:
+        for _ in range(4):
+            collector.collect(weights=weights)
+            log.write()
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert [row["env_steps"] for row in rows] == [192, 256]
+    assert rows[1]["episodes"] == log.progress.episodes > rows[0]["episodes"]
+
+
 def test_a_learning_curve_can_be_drawn_of_it(tmp_path: Path) -> None:
     train(tmp_path / "run", 2)
     curve = read_run(tmp_path / "run").curves["evaluator"]

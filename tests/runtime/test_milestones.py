@@ -22,7 +22,7 @@ def test_results_are_awaited_as_long_as_reports_arrive() -> None:
         if any(abs(now - 1000.0 - at) < 1e-6 for at in arrivals):
             milestones.on_report("main", SavedParts(1, {}))
         if now > 1000.0 + 3.3 * limit:
-            milestones.on_report("main", SiteResults({}, 0, (), ()))
+            milestones.on_report("main", SiteResults({}, (), 0, (), ()))
 
     milestones.wait_for(SiteResults, limit, receive, counts_from_report=True)
     assert not milestones.pending(SiteResults)

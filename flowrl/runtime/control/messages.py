@@ -336,9 +336,10 @@ class SiteAtCut:
 
 @dataclass(frozen=True, slots=True)
 class SiteResults:
-    """The learners' states at the cut, the number of dropped tokens, irregularities, and what the site has refused."""
+    """What a site has at the cut: learners' states, nodes' last reports, dropped tokens, irregularities, refusals."""
 
     states: Mapping[str, State]
+    reports: tuple[PositionedRecord, ...]
     dropped_tokens: int
     irregularities: tuple[str, ...]
     refusals: tuple[str, ...]

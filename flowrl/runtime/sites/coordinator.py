@@ -15,6 +15,7 @@ from typing_extensions import assert_never
 
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.site_kinds import elastic_sites, free_sites, paced_sites, rounds_behind
+from flowrl.core.context import instance_key
 from flowrl.core.records import VerdictRecord
 from flowrl.core.state import Count, State
 from flowrl.graph.model import Limits
@@ -34,6 +35,7 @@ from flowrl.runtime.control.messages import (
     PartsLoaded,
     PartsNotSaved,
     PeerReplaced,
+    PositionedRecord,
     Report,
     RoundsHeld,
     SavedParts,
@@ -150,6 +152,7 @@ class Coordinator:
         self._disturbances: deque[Disturbance] = deque()
         self._recorded: tuple[str, ...] = ()  # the inputs whose tokens are recorded
         self._states: dict[str, State] = {}
+        self._reports_at_cut: list[PositionedRecord] = []
         self._irregularities: list[str] = []
         self._refusals: list[str] = []  # of the sites
         for site in layout.later:
@@ -254,6 +257,7 @@ class Coordinator:
         self.sites.send(SendResults())
         wait_for, receive = self._milestones.wait_for, self._receive_reports
         wait_for(SiteResults, RESULTS_S, receive, counts_from_report=True)
+        self._emit_reports_at_cut()
         self._wait_until_closed()
         rounds = completed_at(cut) - self._warm_up_rounds
         return Cut(*self._cut.why, max(rounds, 0), self.counts)
@@ -267,6 +271,17 @@ class Coordinator:
         self._receive_reports()
         if self._cut.has_request:
             raise RunInterrupted  # no site has fired, so there is nothing to keep
+
+    def _emit_reports_at_cut(self) -> None:
+        """Emit what the nodes of all sites report at the cut, in the order of the graph."""
+        instances = [
+            instance_key(name, replica)
+            for name, spec in self.checked.graph.nodes.items()
+            for replica in range(spec.replicas)
+        ]
+        index = {key: number for number, key in enumerate(instances)}
+        for report in sorted(self._reports_at_cut, key=lambda report: index[report.source.key]):
+            self._reorderer.emit_now(report)
 
     def _wait_until_closed(self) -> None:
         """Wait until all nodes are closed. A node that does not close is reported, but the run does not fail."""
@@ -443,6 +458,7 @@ class Coordinator:
                 self._cut_after(site, report.position, why)
             case SiteResults():
                 self._states |= report.states
+                self._reports_at_cut += report.reports
                 self._reorderer.irregularities.dropped += report.dropped_tokens
                 self._irregularities += report.irregularities
                 self._refusals += report.refusals

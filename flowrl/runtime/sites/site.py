@@ -8,7 +8,7 @@ from flowrl.channels import SiteChannels
 from flowrl.checks.check import CheckedGraph
 from flowrl.checks.firing_counts import firings_before, schedule_of_round
 from flowrl.checks.lossy_edges import may_lack_tokens
-from flowrl.core.records import DeferredEffect, Record, VerdictRecord
+from flowrl.core.records import CutReport, DeferredEffect, Record, VerdictRecord
 from flowrl.core.state import Count
 from flowrl.runtime.control.cuts import CutPlanner, completed_at, includes
 from flowrl.runtime.control.messages import (
@@ -201,6 +201,9 @@ class SiteScheduler(Scheduler):
             self.deferred_effects.commit(
                 lambda position: self._is_free or position[0] < self._settled_rounds
             )
+        self.cut_reports.settle(
+            lambda position: self._is_free or position[0] < self._settled_rounds
+        )
         self._snapshots.send_settled(self._settled_rounds)
 
     def _round_stop(self, cut: Position) -> RoundStop | None:
@@ -279,7 +282,7 @@ class SiteScheduler(Scheduler):
     def on_record(
         self, instance: Instance, source: RecordSource, record: Record | FailureRecord
     ) -> None:
-        assert not isinstance(record, DeferredEffect)  # which the scheduler keeps
+        assert not isinstance(record, DeferredEffect | CutReport)  # which the scheduler keeps
         self._reporter.add_record(PositionedRecord(instance.position, source, record))
         if isinstance(record, VerdictRecord):
             self._reporter.report(self)
@@ -347,9 +350,20 @@ class SiteScheduler(Scheduler):
             lines = tuple(self._site_edges.irregularity_lines())
             refusals = tuple(self._channels.connections.refusal_lines())
             dropped = self.instances.dropped_tokens()
-            send(SiteResults(self._histories.states_at(cut), dropped, lines, refusals))
+            reports = self._reports_at(cut)
+            send(SiteResults(self._histories.states_at(cut), reports, dropped, lines, refusals))
             self.close()
             send(SiteClosed(tuple(str(error) for error in self.instances.close_errors)))
             wait(lambda: messages.must_leave, "stopped")
         except SiteStopped:
             return
+
+    def _reports_at(self, cut: Position) -> tuple[PositionedRecord, ...]:
+        """Return what the nodes of this site report at the cut."""
+        return tuple(
+            PositionedRecord(position, source, record)
+            for instance in self.instances.all()
+            for position, source, record in self.cut_reports.make(
+                instance, lambda position: self._is_free or includes(cut, position)
+            )
+        )

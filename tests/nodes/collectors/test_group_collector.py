@@ -176,6 +176,20 @@ def test_rows_of_failing_envs_are_consecutive_steps(kind: str) -> None:
     assert any("wolves/dropped_steps" in values for values in reports)
 
 
+def test_what_is_in_no_report_yet_is_left_for_the_cut() -> None:
+    reports = []
+    for every in (1, 10**9):
+        node = collector(n_sample=24, log_every_steps=every)
+        for _ in range(2):
+            node.collect(weights=both(0, 0))
+        if node.ctx.unreported is not None:
+            node.ctx.unreported()
+        rows = [r.values for r in node.ctx.records if isinstance(r, MetricsRecord)]
+        reports.append([max(row["wolves/return_max"] for row in rows), len(rows)])
+    assert reports[0][0] == reports[1][0]
+    assert reports[0][1] > reports[1][1] == 1
+
+
 def of_agents(tokens: list[Batch]) -> Iterator[dict[str, Any]]:
     """The columns of each agent over all tokens."""
     joined = Batch.concat(tokens)
