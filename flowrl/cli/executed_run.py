@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import traceback
 from argparse import Namespace
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from flowrl.cli.streams import stdout_to_stderr
 from flowrl.core.errors import LOADING_STATE, NodeError, UsageError, needs_traceback
+from flowrl.core.tracebacks import first_cause_traceback
 from flowrl.machine.resource_limits import address_space_shortage
 from flowrl.runs.result import RunResult, result_text
 from flowrl.runs.run import Run
@@ -71,7 +71,6 @@ def _print_error(error: Exception, with_traceback: bool = True) -> None:
         return
     cause = error.__cause__ if isinstance(error, NodeError) else error
     if with_traceback and cause is not None and needs_traceback(cause):
-        while cause.__cause__ is not None:  # the errors that it was turned into are in error.txt
-            cause = cause.__cause__
-        print("".join(traceback.format_exception(cause)), file=sys.stderr, end="")
+        # the errors that it was turned into, and flowrl's own calls, are in error.txt
+        print(first_cause_traceback(cause), file=sys.stderr, end="")
     print(f"flowrl: {error}", file=sys.stderr)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from flowrl.core.tracebacks import TextTraceback, user_traceback
 from flowrl.machine.child_process import exit_text
 from flowrl.nodes.envs.output_checks import InvalidOutputError
 from flowrl.nodes.envs.spec import CALLING_PACKAGES
@@ -58,8 +58,11 @@ class EnvCloseError(RuntimeError):
     """An env raised or hung when it was closed. All other envs are closed, and the run's results are valid."""
 
 
-class WorkerTraceback(Exception):
+class WorkerTraceback(TextTraceback):
     """The traceback of an error in a worker, or the end of the output of a worker that ended."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, text)
 
 
 OLD_GYM_HINT = "envs of the old gym package take `type: gym`"
@@ -84,7 +87,7 @@ def env_traceback(call: str, error: BaseException) -> str:
         return ""
     if _interface_hint(call, error) and _raised_by_caller(error):
         return ""
-    return "".join(traceback.format_exception(error))
+    return user_traceback(error)
 
 
 def _interface_hint(call: str, error: BaseException) -> str:

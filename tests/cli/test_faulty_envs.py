@@ -140,7 +140,10 @@ def test_the_traceback_of_an_env_is_printed_if_its_own_code_raised(
     done = flowrl(tmp_path, "run", *words)
     assert done.returncode == 1
     assert what in done.stderr.splitlines()[-1]
-    assert ("Traceback" in done.stderr) == (how == "raises")
+    frames = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
+    own = f'  File "{tmp_path / "invalid_env.py"}", line 16, in step'
+    assert frames == ([own] if how == "raises" else [])
+    assert done.stderr.count("Traceback") == len(frames)
     assert "EnvError: env 0" in (tmp_path / "r" / "error.txt").read_text()
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from flowrl.core.errors import NodeError, attached_files, needs_traceback
 from flowrl.core.plain_data import DataCodec
+from flowrl.core.tracebacks import TextTraceback, first_cause_traceback
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class RemoteError:
     type: str
     text: str
     traceback: str
+    first_cause: str  # its traceback, as it is shown
     files: Mapping[str, str]
     failed_firing: bytes = b""
     needs_traceback: bool = True
@@ -28,8 +30,8 @@ class RemoteError:
 REMOTE_ERROR: DataCodec[RemoteError] = DataCodec(RemoteError)
 
 
-class RemoteTraceback(Exception):
-    """The traceback of an error on another site, in its text."""
+class RemoteTraceback(TextTraceback):
+    """The traceback of an error on another site."""
 
 
 def describe_error(error: BaseException) -> RemoteError:
@@ -45,6 +47,7 @@ def describe_error(error: BaseException) -> RemoteError:
         type(cause).__name__,
         str(cause),
         text,
+        first_cause_traceback(cause),
         files,
         firing,
         needs_traceback(cause),
@@ -60,7 +63,8 @@ def restore_error(site: str, remote: RemoteError) -> Exception:
     cause: Exception = kind.__new__(kind)  # type: ignore[call-overload]  # some constructors need more arguments
     cause.files = remote.files  # type: ignore[attr-defined]
     cause.needs_traceback = remote.needs_traceback  # type: ignore[attr-defined]
-    cause.__cause__ = RemoteTraceback(f"on site '{site}'\n{remote.traceback}")
+    text = f"on site '{site}'\n{remote.traceback}"
+    cause.__cause__ = RemoteTraceback(text, remote.first_cause)
     if not remote.node:
         return cause
     error = NodeError(remote.node, remote.doing, cause)

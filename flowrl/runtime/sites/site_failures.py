@@ -46,5 +46,6 @@ def _as_error(site: str, failure: Failure) -> FlowError:
         return error
     kind = SiteFailed if isinstance(failure, SiteFailure) else SiteLost
     lost = kind(f"site '{site}': {failure.text}")
-    lost.__cause__ = RemoteTraceback(f"on site '{site}'\n{failure.traceback}")
+    text = f"on site '{site}'\n{failure.traceback}"
+    lost.__cause__ = RemoteTraceback(text, text)
     return lost
