@@ -47,7 +47,7 @@ def execute(arguments: Namespace, run: Run) -> int:
     except (UsageError, OSError):
         raise  # from our own output: errors of nodes and of the folder have other types
     except KeyboardInterrupt:
-        return _print_result(arguments, run.ended or run.result("interrupted", "stopped at once"))
+        return _print_result(arguments, run.ended or run.result("interrupted", run.why_without_cut))
     except Exception as error:
         is_unfit = run.is_fork and isinstance(error, NodeError) and error.doing == LOADING_STATE
         _print_error(error, with_traceback=not is_unfit)

@@ -224,6 +224,12 @@ class Run:
         self.watcher.note(self, text)
 
     @property
+    def why_without_cut(self) -> str:
+        """How the run ended if a person did not wait for a cut, or if there was nothing to cut yet."""
+        has_fired = self.training_began_s is not None
+        return "stopped at once" if has_fired else "stopped before the first firing"
+
+    @property
     def is_stopping(self) -> bool:
         """Whether a signal or a command has asked for a cut."""
         return self._stop_requests.has_cut
@@ -402,7 +408,7 @@ class Run:
             self.snapshots.end()
         files = None if interrupted else failure_files(self.graph, folder.path, error)
         self.hints += () if files is None else files.hints
-        why = "stopped at once" if interrupted else str(error)
+        why = self.why_without_cut if interrupted else str(error)
         self.ended = self.result("interrupted" if interrupted else "failed", why)
         with contextlib.suppress(RunError):  # such as of a full disk, which may be the first error
             folder.write_json(SUMMARY_FILE, self.ended.as_dict())

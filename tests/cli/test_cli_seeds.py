@@ -15,7 +15,7 @@ import pytest
 import flowrl as package
 from flowrl.core.errors import UsageError
 from flowrl.runs.seed_results import SeedResults
-from tests.cli.conftest import Called, one_line, process, write
+from tests.cli.conftest import Called, one_line, process, wait_until, write
 from tests.toys.toy_runs import toy_graph
 
 Flowrl = Callable[..., Called]
@@ -244,10 +244,3 @@ def pending_signals(pid: int) -> set[int]:
     status = Path(f"/proc/{pid}/status").read_text()
     bits = int(status.partition("ShdPnd:")[2].split()[0], 16)
     return {number for number in range(1, 65) if bits >> (number - 1) & 1}
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 90
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import ENV, Called, one_line, process, python, write
+from tests.cli.conftest import ENV, Called, one_line, process, python, wait_until, write
 
 Flowrl = Callable[..., Called]
 
@@ -131,6 +131,45 @@ def test_ctrl_c_twice_ends_a_process_whose_node_hangs(again: signal.Signals, fol
     assert "interrupted: stopped at once\n" in out
     assert err == ""
     assert json.loads((folder / "r" / "summary.json").read_text())["status"] == "interrupted"
+
+
+SLOW_SETUP = """
+import time
+from pathlib import Path
+from flowrl import Batch, In, Node
+
+class Slow(Node):
+    data = In("samples")
+
+    def setup(self) -> None:
+        Path("r/making").touch()
+        time.sleep(20)
+
+    def fire(self, data: Batch) -> None:
+        return None
+"""
+
+
+@pytest.mark.slow
+def test_who_does_not_wait_for_sites_that_start_leaves_no_sockets(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tmp").mkdir()
+    monkeypatch.setitem(ENV, "TMPDIR", str(folder / "tmp"))
+    (folder / "slow_setup.py").write_text(SLOW_SETUP)
+    write(folder / "slow.yaml", {"a": {"type": "slow_setup:Slow"}}, ["c -> a"])
+    words = ("run", "slow.yaml", "--placement", "a=process", "--out", "r")
+    with process(*words, folder=folder) as running:
+        assert running.stderr is not None
+        wait_until((folder / "r" / "making").exists)
+        running.send_signal(signal.SIGINT)
+        assert running.stderr.readline().startswith("stopping after this round")
+        [sockets] = (folder / "tmp").glob("flowrl-sockets-*")
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=90)
+    assert (running.returncode, err) == (130, "")
+    assert "interrupted: stopped before the first firing\n" in out
+    assert not sockets.exists()
 
 
 SIGNAL_DURING_IMPORTS = """

@@ -386,11 +386,18 @@ class LaunchedSites:
     # the end
 
     def close(self) -> None:
-        """End all sites, in bounded time."""
+        """End all sites, in bounded time. Their sockets are removed also if a person does not wait for that."""
         if self._is_closed:
             return
         self.refusal_lines()  # for the summary, which is made after this
         self._is_closed = True
+        try:
+            self._end_sites()
+        finally:
+            if self._folder is not None:
+                self._folder.close()
+
+    def _end_sites(self) -> None:
         deadline = time.monotonic() + CLOSE_S
         reachable = [n for n in self.names if n not in self._lost and self._control.can_send(n)]
         alive = [name for name in reachable if self.find_failure(name) is None]
@@ -401,5 +408,3 @@ class LaunchedSites:
         self._channels.close()
         for listener in self._listeners.values():
             listener.close()
-        if self._folder is not None:
-            self._folder.close()
