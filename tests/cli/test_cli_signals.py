@@ -177,7 +177,7 @@ import os, signal, sys
 
 class Signaller:
     def find_spec(self, name, path, target=None):
-        if name == "numpy":
+        if name == "{module}":
             os.kill(os.getpid(), signal.{name})
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
@@ -189,13 +189,18 @@ command()
 
 
 @pytest.mark.parametrize(
-    ("name", "by"), [("SIGINT", ""), ("SIGTERM", " by SIGTERM"), ("SIGHUP", " by SIGHUP")]
+    ("name", "by", "module"),
+    [
+        ("SIGINT", "", "flowrl.cli.streams"),
+        ("SIGINT", "", "numpy"),
+        ("SIGTERM", " by SIGTERM", "numpy"),
+        ("SIGHUP", " by SIGHUP", "numpy"),
+    ],
 )
 def test_a_signal_during_the_imports_ends_the_command_in_words(
-    name: str, by: str, folder: Path
+    name: str, by: str, module: str, folder: Path
 ) -> None:
-    with python(
-        "-c", SIGNAL_DURING_IMPORTS.format(name=name), folder=folder, stderr=subprocess.PIPE
-    ) as running:
+    code = SIGNAL_DURING_IMPORTS.format(name=name, module=module)
+    with python("-c", code, folder=folder, stderr=subprocess.PIPE) as running:
         _, err = running.communicate(timeout=60)
     assert (running.returncode, err) == (130, f"flowrl: interrupted{by}\n")
