@@ -109,6 +109,8 @@ class SampleCollector(Collector):
         self._slicer = RowSlicer.for_policy(policy)
         self.pending_steps = PendingSteps(step_schema(spec.obs, spec.action, extra), spec.count)
         envs = np.array_split(np.arange(spec.count).reshape(-1, spec.agents), 2)
+        # Those that ended in steps that were received when a state was saved; the next firing counts them.
+        self._received_episodes: list[Episode] = []
         self._halves = [half.reshape(-1) for half in envs]
         self._steppings = {
             "together": self._step_together,
@@ -128,7 +130,7 @@ class SampleCollector(Collector):
         if n % slicer.stride:
             raise ValueError(_partial_unrolls(n, slicer))
         slices, dropped = n // slicer.stride, 0
-        episodes: list[Episode] = []
+        episodes, self._received_episodes = self._received_episodes, []
         # more than one pass is needed only if failed episodes are dropped
         while slicer.slice_count(pending.counts) < slices:
             steps = slicer.steps_needed(slices, pending.counts)
@@ -169,12 +171,18 @@ class SampleCollector(Collector):
         if self._actor.pending.any():
             collected = self._actor.receive(np.flatnonzero(self._actor.pending))
             self._dropped_steps += self.pending_steps.add(collected)
-            self._episodes += collected.episodes
-        return {**super().state_dict(), "pending_steps": self.pending_steps.state_dict()}
+            self._received_episodes += collected.episodes
+        return {
+            **super().state_dict(),
+            "pending_steps": self.pending_steps.state_dict(),
+            "received_episodes": [tuple(episode) for episode in self._received_episodes],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.pending_steps.load_state_dict(state["pending_steps"])
+        received = state.get("received_episodes", ())
+        self._received_episodes = [Episode(*episode) for episode in received]
 
 
 def _check_config(config: Any, spec: EnvSpec, slicer: RowSlicer) -> None:

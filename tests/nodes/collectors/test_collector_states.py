@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flowrl.core.records import HistogramsRecord
 from flowrl.core.saved_state import UnsavableStateError
-from flowrl.core.state import State
+from flowrl.core.state import Count, State
 from flowrl.nodes.collectors.episode_collector import EpisodeCollector
 from flowrl.nodes.collectors.sample_collector import SampleCollector
 from flowrl.nodes.policies.dqn import Dqn
@@ -77,6 +78,26 @@ def test_pending_steps_are_received_and_saved() -> None:
     assert int(other.pending_steps.counts.sum()) == pending_count
     steps = [tuple(s) for _ in range(4) for s in other.fire(weights(0))["obs"].tolist()]
     assert len(set(steps)) == len(steps)
+
+
+def test_episodes_that_end_while_a_state_is_saved_are_counted_and_reported() -> None:
+    envs = ScriptedEnvs(LENGTHS)
+    node = sample_collector(envs, n_sample=10, stepping="ready", log_every_steps=1)
+    counted = reported = saved = 0
+    for _ in range(20):
+        node.fire(weights(0))
+        counted += (node.ctx.take_count() or Count()).episodes
+        reported += sum(
+            sum(record.histograms["return"].counts)
+            for record in node.ctx.take_records()
+            if isinstance(record, HistogramsRecord) and "return" in record.histograms
+        )
+        state = node.state_dict()
+        saved += len(state["received_episodes"])
+        node = sample_collector(envs, n_sample=10, stepping="ready", log_every_steps=1)
+        node.load_state_dict(state)
+    assert counted == reported
+    assert saved > 0
 
 
 @pytest.mark.parametrize("policy", [Random, Dqn, Ppo])
