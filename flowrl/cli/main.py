@@ -156,6 +156,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
+def _working_folder() -> str:
+    from flowrl.core.errors import UsageError
+
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        what = "the working folder is not there any more"
+        raise UsageError(f"{what}; change to another one") from None
+
+
+def _refuse_undecodable(words: Sequence[str]) -> None:
+    """Refuse names that are no text in the encoding of file names: no file could be written that contains them."""
+    from flowrl.core.errors import UsageError
+
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            shown = ascii(os.fsencode(word))[2:-1]
+            what = (
+                f"{shown}: is no text in the encoding of this locale, {sys.getfilesystemencoding()}"
+            )
+            raise UsageError(f"{what}; set LC_ALL=C.UTF-8, or rename it") from None
+
+
 def _os_error_text(error: BaseException) -> str:
     """What the system said, and of which file."""
     why = getattr(error, "strerror", None) or str(error)
@@ -225,6 +250,7 @@ def _run_verb(argv: Sequence[str]) -> int:
         parser.print_help()
         return 0
     try:
+        _refuse_undecodable((*argv, _working_folder()))
         return int(arguments.function(arguments))
     except GraphError as error:
         for problem in error.problems:

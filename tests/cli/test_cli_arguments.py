@@ -1,9 +1,11 @@
 """What all verbs have in common: help, wrong arguments, output and exit status."""
 
+import os
 import subprocess
 import sys
 from argparse import _SubParsersAction
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +85,27 @@ def test_an_unknown_option_exits_with_2_and_says_how_to_use_the_verb(
     assert err.startswith(f"usage: flowrl {verb} ")
     assert f"\nflowrl {verb}: error: " in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", [("check", b"g\xff.yaml"), ("run", "g.yaml", "--out", b"r\xff")])
+def test_names_that_are_no_text_are_refused(words: Sequence[str | bytes], flowrl: Flowrl) -> None:
+    """So are names with umlauts in a locale without them, if Python's UTF-8 mode is off."""
+    status, out, err = flowrl(*map(os.fsdecode, words))
+    assert (status, out) == (2, "")
+    assert "\\xff" in err
+    assert err.endswith(
+        ": is no text in the encoding of this locale, utf-8; set LC_ALL=C.UTF-8, or rename it\n"
+    )
+
+
+def test_a_working_folder_that_was_removed_is_named(
+    flowrl: Flowrl, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    what = "flowrl: the working folder is not there any more; change to another one\n"
+    assert flowrl("graphs") == (2, "", what)
 
 
 def test_a_misspelt_option_is_told_the_nearest_one(flowrl: Flowrl) -> None:
