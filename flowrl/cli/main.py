@@ -6,6 +6,7 @@ module declares them. A module is imported only for its own verbs, so `flowrl --
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import importlib
 import os
@@ -185,7 +186,10 @@ def _os_error_text(error: BaseException) -> str:
     """What the system said, and of which file."""
     why = getattr(error, "strerror", None) or str(error)
     file = getattr(error, "filename", None)
-    return why if file is None else f"{os.fsdecode(file)}: {why}"
+    if file is not None:
+        return f"{os.fsdecode(file)}: {why}"
+    is_of_writing = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+    return f"the output cannot be written: {why}" if is_of_writing else why
 
 
 # Options of other libraries' commands, and flowrl's names for them.

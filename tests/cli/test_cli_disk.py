@@ -81,7 +81,8 @@ def test_output_that_cannot_be_written_is_reported_in_one_line(
         process(*words, folder=folder, stdout=full) as running,
     ):
         _, err = running.communicate(timeout=60)
-    assert (running.returncode, err) == (1, "flowrl: No space left on device\n")
+    what = "flowrl: the output cannot be written: No space left on device\n"
+    assert (running.returncode, err) == (1, what)
 
 
 @pytest.mark.slow
