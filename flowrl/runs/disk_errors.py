@@ -16,8 +16,9 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "free some space" if error.errno == errno.ENOSPC else "fix this"
-        why = error.strerror or str(error)
-        raise RunError(
-            f"{path}: cannot be written: {why}; {remedy}, or choose another --out"
-        ) from error
+        what = f"{path}: cannot be written: {error.strerror or error}"
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # those of this process, or of the system
+            raise RunError(f"{what}; raise the limit of open files (ulimit -n)") from error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "free some space" if is_full else "fix this"
+        raise RunError(f"{what}; {remedy}, or choose another --out") from error

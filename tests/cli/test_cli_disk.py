@@ -1,6 +1,9 @@
 """Disks that are full or cannot be written to: a clear error, exit status 1, a folder that can be read."""
 
+import errno
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from flowrl.core.errors import RunError
+from flowrl.runs.disk_errors import explain_disk_errors
 from flowrl.runs.folder import read_jsonl
 from tests.cli.conftest import ENV, Called, one_line, process, write
 
@@ -68,6 +73,20 @@ def test_a_read_only_disk_is_reported(disk: Callable[[str], Path], flowrl: Flowr
     status, out, err = flowrl("run", "g.yaml", "--out", str(at / "r"))
     why = f"{at}/r: cannot be written: Read-only file system; fix this, or choose another --out"
     assert (status, out, err) == (1, "", f"flowrl: {why}\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EDQUOT, "free some space, or choose another --out"),
+        (errno.EIO, "fix this, or choose another --out"),
+        (errno.EMFILE, "raise the limit of open files (ulimit -n)"),
+    ],
+)
+def test_the_remedy_is_that_of_the_error(number: int, remedy: str) -> None:
+    why = f"r: cannot be written: {os.strerror(number)}; {remedy}"
+    with pytest.raises(RunError, match=re.escape(why)), explain_disk_errors(Path("r")):
+        raise OSError(number, os.strerror(number))
 
 
 @pytest.mark.slow
