@@ -36,7 +36,11 @@ class SeedProgress:
 
     env_steps: int
     train_iters: int
+    episodes: int
     eval_return: float | None
+    best_return: float | None
+    wall_s: float
+    training_s: float
     has_evaluated: bool  # an evaluation ended just now
 
 
@@ -73,9 +77,17 @@ class SeedReporter(Watcher):
         if has_evaluated or now_s - self._reported_s >= PROGRESS_EVERY_S:
             self._reported_s = now_s
             total = source.total if has_evaluated else run.counts
-            self.send(
-                SeedProgress(total.env_steps, total.train_iters, run.eval_return, has_evaluated)
+            progress = SeedProgress(
+                env_steps=total.env_steps,
+                train_iters=total.train_iters,
+                episodes=total.episodes,
+                eval_return=run.eval_return,
+                best_return=run.best_return,
+                wall_s=run.wall_s,
+                training_s=run.training_s,
+                has_evaluated=has_evaluated,
             )
+            self.send(progress)
 
 
 def main() -> None:

@@ -45,6 +45,7 @@ POLL_S = 0.25
 SIGNAL_EVERY_S = 0.25
 PASSED_ON = (signal.SIGINT, signal.SIGTERM)
 EXIT_WITHIN_S = 10.0  # after its result, a run's process has only to end
+NOTHING_DONE = SeedProgress(0, 0, 0, None, None, 0.0, 0.0, has_evaluated=False)
 NOT_STARTED = "it was stopped before this seed began"
 
 
@@ -172,21 +173,23 @@ class SeedRuns:
             self._display.ended(self, run)
 
     def _result_without_run(self, run: SeedRun, status: Status, why: str) -> RunResult:
-        """The result of a seed whose process has reported none."""
-        progress = run.progress
+        """The result of a seed whose process has reported none, with what it had done when it last reported."""
+        done = run.progress or NOTHING_DONE
         return RunResult(
             graph=self.graph.name,
             run_dir=str(run.folder) if run.folder.exists() else "",
             placement=self.placement,
             status=status,
             deterministic=self._checked.deterministic,
-            env_steps=progress.env_steps if progress else 0,
-            train_iters=progress.train_iters if progress else 0,
-            episodes=0,
-            eval_return=progress.eval_return if progress else None,
-            best_return=None,
-            wall_s=0.0,
-            env_steps_per_s=0.0,
+            env_steps=done.env_steps,
+            train_iters=done.train_iters,
+            episodes=done.episodes,
+            eval_return=done.eval_return,
+            best_return=done.best_return,
+            wall_s=round(done.wall_s, 3),
+            training_s=round(done.training_s, 3),
+            setup_s=round(done.wall_s - done.training_s, 3),
+            env_steps_per_s=round(done.env_steps / done.training_s, 1) if done.training_s else 0.0,
             bottleneck="",
             digest="",
             seed=run.seed,

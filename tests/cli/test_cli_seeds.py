@@ -33,11 +33,17 @@ class ActsBySeed(Node):
         failing: int = param(-1, "the seed with which it raises")
         dying: int = param(-1, "the seed with which it kills its process")
 
+        after: int = param(0, "the tokens that it takes before that")
+
+    def setup(self) -> None:
+        self.tokens = 0
+
     def fire(self, data: Batch) -> None:
         print("something printed")
         if self.ctx.seed == self.config.failing:
             raise ZeroDivisionError("not this seed")
-        if self.ctx.seed == self.config.dying:
+        self.tokens += 1
+        if self.ctx.seed == self.config.dying and self.tokens > self.config.after:
             os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -114,6 +120,20 @@ def test_a_seed_that_fails_or_dies_does_not_lose_the_others(flowrl: Flowrl, fold
     assert "ZeroDivisionError: not this seed" in Path("s/seed0/output.txt").read_text()
     assert "something printed\n" in Path("s/seed1/output.txt").read_text()
     assert "something printed" not in out
+
+
+def test_a_seed_that_dies_has_the_numbers_of_its_last_report(flowrl: Flowrl, folder: Path) -> None:
+    acting_by_seed(folder, dying=0, after=5)
+    flowrl("run", "s.yaml", "--seeds", "1", "--train-iters", "20", "--out", "s")
+    [run] = json.loads(Path("s/seeds.json").read_text())["seeds"]
+    assert (run["status"], run["env_steps"], run["train_iters"]) == ("failed", 40, 4)
+    assert (run["episodes"], run["eval_return"]) == (4, 4.0)
+    assert run["best_return"] in (
+        2.0,
+        4.0,
+    )  # an evaluation is reported before its checkpoint is saved
+    assert 0 < run["training_s"] < run["wall_s"] == round(run["setup_s"] + run["training_s"], 3)
+    assert run["env_steps_per_s"] > 0
 
 
 @pytest.mark.parametrize(
