@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,6 +31,8 @@ class SocketFolder:
         while not os.fstat(self._lock).st_nlink:  # another run removed it before it was locked
             os.close(self._lock)
             self.path, self._lock = _create_folder()
+        # It is also called at the exit of a process that was interrupted before somebody could close the folder.
+        self._remove = weakref.finalize(self, _remove_folder, self.path, self._lock, os.getpid())
 
     def address(self, site: str, epoch: int = 0) -> str:
         """Return a short address for a site, however long its name. In each of its epochs it has another one."""
@@ -38,8 +41,13 @@ class SocketFolder:
 
     def close(self) -> None:
         """Remove the folder with all sockets in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        self._remove()
+
+
+def _remove_folder(path: Path, lock: int, owner: int) -> None:
+    if os.getpid() == owner:  # and not a fork of it
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
 
 
 def _create_folder() -> tuple[Path, int]:

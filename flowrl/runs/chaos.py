@@ -26,6 +26,7 @@ from flowrl.runs.repetition import (
     compare_runs,
     require_deterministic,
     result_line,
+    whole_result,
     with_own_outputs,
 )
 from flowrl.runs.run import Run
@@ -125,16 +126,18 @@ def run_with_faults(
     with tempfile.TemporaryDirectory(prefix="flowrl-chaos-") as folder:
         common: dict[str, Any] = {"limits": limits, "hash_tokens": True}
         first_folder, second_folder = Path(folder) / "undisturbed", Path(folder) / "disturbed"
-        first = Run(with_own_outputs(checked, first_folder), out=first_folder, **common).run()
+        own = with_own_outputs(checked, first_folder)
+        first = whole_result(Run(own, out=first_folder, **common))
         disturber = FaultWatcher(faults)
-        second = Run(
+        disturbed = Run(
             with_own_outputs(checked, second_folder),
             out=second_folder,
             placement=placement,
             rendezvous=rendezvous,
             watcher=Watchers(watcher or Watcher(), disturber),
             **common,
-        ).run()
+        )
+        second = whole_result(disturbed)
         repetition = Repetition((first, second), tuple(compare_runs(first, second)))
     return DisturbedRun(tuple(disturber.made), tuple(disturber.missed), repetition)
 

@@ -102,10 +102,10 @@ def run_twice(checked: CheckedGraph, limits: Limits) -> Repetition:
             _new_run(checked, limits, placement, Path(folder) / placement)
             for placement in PLACEMENTS
         ]
-        first, second = (run.run() for run in runs)
+        first, second = map(whole_result, runs)
         differences = compare_runs(first, second)
         if differences:
-            again = _new_run(checked, limits, PLACEMENTS[0], Path(folder) / "again").run()
+            again = whole_result(_new_run(checked, limits, PLACEMENTS[0], Path(folder) / "again"))
             differences.append(_cause(not compare_runs(first, again)))
         unsaved = _problems_of_snapshots(runs)
         is_comparable = not (differences or unsaved or checked.graph.snapshots.is_off)
@@ -120,14 +120,14 @@ def _continue(
     half = Limits(rounds=_half(limits.rounds), train_iters=_half(limits.train_iters))
     if 0 in (half.rounds, half.train_iters):
         return None
-    begun = _new_run(checked, half, PLACEMENTS[0], folder / "continued").run()
+    begun = whole_result(_new_run(checked, half, PLACEMENTS[0], folder / "continued"))
     if begun.snapshot_rounds is None:
         return None
     try:
         run, _, _ = resumed_run(
             folder / "continued", placement=PLACEMENTS[1], limits=limits, saves_at_end=True
         )
-        result = run.run()
+        result = whole_result(run)
     except FlowError as error:
         return Continuation(begun.snapshot_rounds, (str(error),))
     differences = compare_runs(whole, result)
@@ -136,6 +136,14 @@ def _continue(
     if differences:
         differences += result.happened
     return Continuation(begun.snapshot_rounds, tuple(differences))
+
+
+def whole_result(run: Run) -> RunResult:
+    """Execute a run that is to be compared, and return its result. If it was stopped, there is nothing to compare."""
+    result = run.run()
+    if result.status == "interrupted":
+        raise KeyboardInterrupt("" if result.why == "SIGINT" else result.why)
+    return result
 
 
 def _half(limit: int | None) -> int | None:

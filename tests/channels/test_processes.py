@@ -179,6 +179,24 @@ def test_the_folder_of_a_killed_run_is_removed_and_that_of_a_living_run_is_kept(
     assert (folder.path / LOCK_FILE).exists()
 
 
+def test_a_process_that_ends_without_closing_its_folder_removes_it_and_a_fork_of_it_does_not(
+    tmp_path: Path,
+) -> None:
+    """A person may interrupt it before somebody has the folder that could close it."""
+    code = (
+        "import os, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
+        "from flowrl.channels.socket_folder import SocketFolder\n"
+        "from flowrl.machine.process_exit import exit_now\n"
+        "folder = SocketFolder()\n"
+        "if not os.fork(): exit_now(0)\n"
+        "os.wait(); print(folder.path.exists(), flush=True); exit_now(0)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_is_removed_before_it_is_locked_is_created_again(
     folder: SocketFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,3 +204,17 @@ def test_a_signal_during_the_imports_ends_the_command_in_words(
     with python("-c", code, folder=folder, stderr=subprocess.PIPE) as running:
         _, err = running.communicate(timeout=60)
     assert (running.returncode, err) == (130, f"flowrl: interrupted{by}\n")
+
+
+@pytest.mark.parametrize(("name", "by"), [("SIGINT", ""), ("SIGTERM", " by SIGTERM")])
+@pytest.mark.parametrize("words", [("check", "--twice"), ("chaos", "--kill", "c@1h")])
+def test_a_signal_ends_a_command_that_compares_runs(
+    words: tuple[str, ...], name: str, by: str, flowrl: Flowrl, folder: Path
+) -> None:
+    """The run that was stopped is another one than those with which it would be compared."""
+    signalling(folder, [name])
+    verb, *more = words
+    status, out, err = flowrl(verb, "s.yaml", *more, "--train-iters", "9")
+    assert status == 130
+    assert err.endswith(f"flowrl: interrupted{by}\n")
+    assert "different" not in out
