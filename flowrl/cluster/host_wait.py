@@ -81,16 +81,19 @@ class HostWait:
         self,
         places: Iterable[str],
         unmet_needs: Callable[[Sequence[HostOffer]], str] = lambda offers: "",
+        before_poll: Callable[[], None] = lambda: None,
     ) -> Sequence[HostOffer]:
         """Wait until enough hosts have joined, each place means one of them, and all nodes have what they need.
 
-        `unmet_needs` says what nodes lack that are put on hosts of which these are all.
+        `unmet_needs` says what nodes lack that are put on hosts of which these are all. `before_poll` may raise, if the
+        run does not need hosts any more.
         """
         places = list(places)
         self._missing = "none has joined"
         deadline_s = time.monotonic() + self.within_s
         try:
             while True:
+                before_poll()
                 self._joined.pump(POLL_S)
                 if self._launched.is_waiting:
                     deadline_s = time.monotonic() + self.within_s

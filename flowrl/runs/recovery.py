@@ -80,6 +80,7 @@ class Recovery:
             return False
         run.show(self._add_line(loss, rounds))
         self._wait_unless_stopping(wait_s)
+        run.require_no_stop()
         if run.sites.hosts is not None:
             run.sites.hosts.sites.end()
             run.place_on_hosts(folder)

@@ -226,13 +226,20 @@ class Run:
     @property
     def why_without_cut(self) -> str:
         """How the run ended if a person did not wait for a cut, or if there was nothing to cut yet."""
-        has_fired = self.training_began_s is not None
-        return "stopped at once" if has_fired else "stopped before the first firing"
+        if self.training_began_s is None:
+            return "stopped before the first firing"
+        is_recovering = self.recovery.is_under_way
+        return "stopped while it recovered from a loss" if is_recovering else "stopped at once"
 
     @property
     def is_stopping(self) -> bool:
         """Whether a signal or a command has asked for a cut."""
         return self._stop_requests.has_cut
+
+    def require_no_stop(self) -> None:
+        """Raise an exception if somebody has asked for a cut while nothing fires that could be cut."""
+        if self.is_stopping:
+            raise RunInterrupted
 
     def stop(self, now: bool = False) -> None:
         """Ask for a cut, as Ctrl-C does, or end the run at once, as a second Ctrl-C does. Any thread may call this."""
@@ -305,7 +312,7 @@ class Run:
 
     def place_on_hosts(self, folder: RunFolder) -> None:
         """Wait for hosts, let them have sites of the run, and write down which hosts they are."""
-        self.sites.place_on_hosts(self.show)
+        self.sites.place_on_hosts(self.show, self.require_no_stop)
         write_environment(self, folder)
 
     def _execute(self, folder: RunFolder) -> Cut:

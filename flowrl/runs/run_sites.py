@@ -63,12 +63,13 @@ class RunSites:
         sent, useful_hosts = graph_to_send(self._checked), len(self.layout.hosts)
         self.hosts = open_to_hosts(self.rendezvous, sent, folder, show, useful_hosts)
 
-    def place_on_hosts(self, show: Callable[[str], None]) -> None:
-        """Wait for hosts, and decide which site is on which host."""
+    def place_on_hosts(self, show: Callable[[str], None], before_poll: Callable[[], None]) -> None:
+        """Wait for hosts, and decide which site is on which host. `before_poll` may raise, and so end the wait."""
         assert self.hosts is not None
         show(self.hosts.arrival.text)
         graph, placed = self._checked.graph, self._placed
-        hosts = self.hosts.arrival.wait(self._places, partial(unmet_needs, graph, placed))
+        lacking = partial(unmet_needs, graph, placed)
+        hosts = self.hosts.arrival.wait(self._places, lacking, before_poll)
         layout = make_layout(graph, placed, hosts, self._here)
         machine_ids = {host.name: host.machine_id for host in hosts}
         self.layout = with_relays(self._checked, layout, {**machine_ids, "": machine_id()})

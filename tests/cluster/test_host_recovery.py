@@ -70,6 +70,35 @@ class SiteKiller(Disturber):
             os.kill(int(child), signal.SIGKILL)
 
 
+class StoppedWaiting(Disturber):
+    """Asks for a cut while the run waits for hosts: at first, or after the loss of one."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self.waits_left = waits
+
+    def note(self, run: Run, text: str) -> None:
+        is_waiting = text.startswith("waiting for hosts")
+        self.waits_left -= is_waiting
+        if is_waiting and not self.waits_left:
+            run.stop()
+        else:
+            super().note(run, text)
+
+
+@pytest.mark.parametrize(
+    ("waits", "how"), [(1, "before the first firing"), (2, "while it recovered from a loss")]
+)
+def test_a_run_that_waits_for_hosts_can_be_stopped(waits: int, how: str, tmp_path: Path) -> None:
+    with StoppedWaiting(waits) as watcher:
+        run = run_of(GRAPH, "c=a,l=b", tmp_path / "r", watcher, train_iters=10**9)
+        with pytest.raises(KeyboardInterrupt):
+            run.run()
+    assert run.ended is not None
+    assert (run.ended.status, run.ended.why) == ("interrupted", f"stopped {how}")
+    assert bool(run.ended.resume) == (waits == 2)
+
+
 def results(folder: Path) -> dict[str, Any]:
     found = read_results(folder)
     told = ("recoveries", "happened", "resume", "snapshot_rounds", "warnings")

@@ -62,6 +62,17 @@ def test_hosts_that_are_missing_are_counted() -> None:
     ]
 
 
+def test_waiting_ends_if_the_run_does_not_need_hosts_any_more() -> None:
+    waiting = Waiting(needed=1, within_s=60.0)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        waiting.wait.wait(["any"], before_poll=stop)
+    assert not waiting.wait.is_going_on
+
+
 def test_waiting_ends_and_names_the_missing_hosts() -> None:
     waiting = Waiting(stub_host("a"))
     why = f"a host for 'b', 'c-*' has not joined within 0 s (joined: a); {REFUSED}; {ON_THE_HOST}"
