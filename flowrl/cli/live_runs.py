@@ -58,7 +58,7 @@ def _row(entry: RunEntry) -> RunRow | None:
 def _row_without_status(entry: RunEntry, status: str) -> RunRow:
     wall_s = time.time() - entry.begun_at
     about = (entry.pid, entry.graph, entry.placement, status, wall_s)
-    return RunRow(*about, 0, 0, None, entry.run_dir)
+    return RunRow(*about, None, None, None, entry.run_dir)
 
 
 def _status_or_none(entry: RunEntry) -> RunStatus | None:

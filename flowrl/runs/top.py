@@ -84,8 +84,8 @@ class RunRow:
     placement: str
     status: str
     wall_s: float
-    env_steps: int
-    train_iters: int
+    env_steps: int | None  # None, like the next two, of a run that does not answer
+    train_iters: int | None
     env_steps_per_s: float | None
     run_dir: str
 
@@ -106,8 +106,22 @@ def row_of(status: RunStatus) -> RunRow:
 def ps_text(rows: list[RunRow]) -> str:
     head = ["graph", "pid", "status", "elapsed", "env steps", "rate", "placement", "run folder"]
     lines = [
-        [r.graph, str(r.pid), r.status, clock_text(r.wall_s), f"{r.env_steps:,}",
-         f"{short_number(r.env_steps_per_s)}/s", r.placement, r.run_dir]
+        [
+            r.graph,
+            str(r.pid),
+            r.status,
+            clock_text(r.wall_s),
+            *_done_cells(r),
+            r.placement,
+            r.run_dir,
+        ]
         for r in rows
-    ]  # fmt: skip
+    ]
     return "\n".join(table_lines([head, *lines], "lrlrrrll"))
+
+
+def _done_cells(row: RunRow) -> list[str]:
+    """The env steps of a run, and their rate."""
+    rate = row.env_steps_per_s
+    steps = "-" if row.env_steps is None else f"{row.env_steps:,}"
+    return [steps, "-" if rate is None else f"{short_number(rate)}/s"]

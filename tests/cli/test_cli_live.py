@@ -14,6 +14,7 @@ import pytest
 
 from flowrl.runs.queries import query_status
 from flowrl.runs.registry import RunEntry, live_entries
+from flowrl.runs.top import RunRow, ps_text
 from tests.cli.conftest import Called, one_line, process, write
 from tests.runs.threaded_runs import pair, running_in_a_thread, wait_for, wait_for_status
 
@@ -47,6 +48,16 @@ def test_ps_lists_active_runs(flowrl: Flowrl, folder: Path) -> None:
     assert 20 < row["env_steps_per_s"] < 120
 
 
+def test_of_a_run_that_does_not_answer_ps_knows_no_numbers() -> None:
+    rows = [
+        RunRow(1, "a", "serial", "running", 2.0, 1200, 3, 600.0, "runs/a"),
+        RunRow(2, "b", "serial", "silent", 2.0, None, None, None, "runs/b"),
+    ]
+    _, known, unknown = (line.split() for line in ps_text(rows).splitlines())
+    assert known == ["a", "1", "running", "0:02", "1,200", "600/s", "serial", "runs/a"]
+    assert unknown == ["b", "2", "silent", "0:02", "-", "-", "serial", "runs/b"]
+
+
 def test_ps_names_the_command_that_continues_a_killed_run(flowrl: Flowrl, folder: Path) -> None:
     with as_process(folder) as (running, entry):
         wait_for_status(entry, lambda found: found.env_steps > 5)
@@ -57,6 +68,7 @@ def test_ps_names_the_command_that_continues_a_killed_run(flowrl: Flowrl, folder
         assert flowrl("ps")[1] == f"no run is active\n\nkilled, and can be continued:\n{command}"
         [row] = json.loads(flowrl("ps", "--json")[1])
         assert (row["status"], row["run_dir"]) == ("killed", str(folder / "r"))
+        assert row["env_steps"] is row["train_iters"] is row["env_steps_per_s"] is None
     (folder / "r/summary.json").write_text("{}")  # it was continued, and has ended
     assert flowrl("ps")[1] == "no run is active\n"
 
