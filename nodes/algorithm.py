@@ -234,6 +234,10 @@ class Algorithm(Policy):
         columns = {"columns": ", ".join(cls.reads)}
         return {"actions": ACTION_KINDS[cls.actions], **columns, **super().declared_needs()}
 
+    @classmethod
+    def learns_from_rewards(cls) -> bool:
+        return not {"reward", "discount"}.isdisjoint(cls.reads)
+
     @property
     def own_obs(self) -> ObsColumns:
         """The observations of whoever acts: those of the env, or with several agents those of one agent."""
@@ -282,7 +286,7 @@ class Algorithm(Policy):
 
     def acting_hash(self, explores: bool, gives_rows: bool = True) -> str:
         steps = [*self.collect_steps(), *self.explore] if explores else self.eval_steps()
-        rows = [self.gamma, self.unroll_steps, self.burn_in_steps] if gives_rows else []
+        rows = [self.unroll_steps, self.burn_in_steps] if gives_rows else []
         collected = [self.collect_columns(), self.collect_settings()] if explores else []
         knows_all = _knows_its_modes(type(self)) and not (explores and self.estimated_columns())
         own = self.acting_parts() if knows_all else [self.config]

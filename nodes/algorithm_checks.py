@@ -58,7 +58,10 @@ def check_exploring(algorithm: Algorithm) -> None:
 
 def check_effects(algorithm: Algorithm, declared: Mapping[str, Net]) -> None:
     """Refuse settings without an effect, unless they have their defaults."""
-    for name, why in algorithm.ignored_settings().items():
+    ignored = dict(algorithm.ignored_settings())
+    if not algorithm.learns_from_rewards():
+        ignored["gamma"] = f"{algorithm.name} learns from no rewards"
+    for name, why in ignored.items():
         if getattr(algorithm.config, name) != type(algorithm.config).model_fields[name].default:
             what = f"`{name}` has no effect: {why}"
             raise UnsoundError(what, "leave it out", f"policy.{name}")

@@ -24,7 +24,7 @@ from flowrl.nodes.origin import (
     STEP_COLUMN,
     WEIGHTS_COLUMN,
 )
-from flowrl.nodes.policy import Policy
+from flowrl.nodes.policy import Policy, gamma_of
 from flowrl.nodes.returns import bootstrap_discount, nstep_returns
 
 READ_COLUMNS = ("reward", "terminated", "truncated", "last")
@@ -76,14 +76,14 @@ def nstep_rule(policy: PartSpec | Policy | None, schema: Schema | None) -> Nstep
     return NstepRule(nstep, float(getattr(_settings(policy), "gamma", 1.0)))
 
 
-def require_gamma(policy: PartSpec | Policy, schema: Schema) -> None:
-    """Refuse rows whose column `discount` was computed with another gamma than the policy's."""
-    gamma = getattr(policy.config, "gamma", None)
+def require_gamma(policy: PartSpec | Policy, schema: Schema, key: str = "policy") -> None:
+    """Refuse rows whose column `discount` was computed with another gamma than the policy's, which `key` gives."""
+    gamma = gamma_of(policy)
     found = schema["discount"].gamma if "discount" in schema else None
-    if None not in (gamma, found) and gamma != found:
+    if gamma is not None and found is not None and gamma != found:
         what = f"the rows are discounted with `gamma: {found:g}`, and the policy that takes them has {gamma:g}"
         hint = "give one gamma to all, as in the section `policy`"
-        raise UnsoundError(what, hint, "policy.gamma")
+        raise UnsoundError(what, hint, f"{key}.gamma")
 
 
 def nstep_of(policy: PartSpec | Policy) -> int:

@@ -22,7 +22,7 @@ import numpy as np
 
 from flowrl.core.attribute_state import names_of_generators
 from flowrl.core.batch import Array, Batch, Column, Schema
-from flowrl.core.config import Config, Part
+from flowrl.core.config import Config, Part, PartSpec
 from flowrl.core.facts import NetworkFacts, UnsoundError
 from flowrl.core.saved_state import UnsavableStateError
 from flowrl.core.state import Count, State
@@ -154,15 +154,15 @@ class Policy(Part):
         ordered = ["in the order of time"] if cls.learns_across_rows else []
         return {"rows": ", ".join([*newest, *ordered])} if newest or ordered else {}
 
+    @classmethod
+    def learns_from_rewards(cls) -> bool:
+        """Whether its learn mode reads the rewards of rows, or their discount."""
+        return True
+
     @property
     def gamma(self) -> float:
         """The discount of summed rewards and of the column `discount`."""
         return float(getattr(self.config, "gamma", 1.0))
-
-    @property
-    def stated_gamma(self) -> float | None:
-        """The discount, if it is a setting; None for policies that do not learn."""
-        return self.gamma if hasattr(self.config, "gamma") else None
 
     @property
     def nstep(self) -> int:
@@ -230,7 +230,7 @@ class Policy(Part):
         """A hash of all that acting depends on beside the weights; empty: not known.
 
         It is that of the collect mode if that `explores`, and else that of the eval mode. With `gives_rows`, it is also
-        that of the rows.
+        that of the rows, except for their discount.
         """
         return ""
 
@@ -332,14 +332,40 @@ def weights_facts(ports: Mapping[str, tuple[Policy, str]]) -> dict[str, Any]:
     }
 
 
+def gamma_of(policy: PartSpec | Policy | None) -> float | None:
+    """The gamma of the rows that a policy learns from; None if it learns from no rewards, or has no such setting."""
+    if policy is None:
+        return None
+    cls: Any = policy.cls if isinstance(policy, PartSpec) else type(policy)
+    found = getattr(policy.config, "gamma", None) if cls.learns_from_rewards() else None
+    return None if found is None else float(found)
+
+
+def rows_gamma(policy: Policy, learning: PartSpec | Policy | None) -> float:
+    """The gamma by which a collector discounts the rows of a policy that acts.
+
+    A policy that learns from rewards has it itself. Rows of any other are for the policy that learns from them.
+    """
+    own, other = gamma_of(policy), gamma_of(learning)
+    return policy.gamma if own is not None or other is None else other
+
+
 def acting_facts(
-    policies: Mapping[str, Policy], explores: bool, gives_rows: bool = True
+    policies: Mapping[str, Policy],
+    explores: bool,
+    gives_rows: bool = True,
+    gamma: float | None = None,
 ) -> dict[str, Any]:
     """What a node states of the policies with which it acts, by the parameters that give them.
 
-    `explores` says whether it acts like a collector, and `gives_rows` whether somebody reads its steps.
+    `explores` says whether it acts like a collector, and `gives_rows` whether somebody reads its steps, which are
+    discounted by `gamma`, or else by that of each policy.
     """
-    found = {key: policy.acting_hash(explores, gives_rows) for key, policy in policies.items()}
+    found = {}
+    for key, policy in policies.items():
+        known = policy.acting_hash(explores, gives_rows)
+        discount = (policy.gamma if gamma is None else gamma) if gives_rows else None
+        found[key] = known and f"{known} {discount}"
     return {"acting": found}
 
 

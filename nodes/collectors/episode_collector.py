@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from flowrl.core.batch import Batch, Column
-from flowrl.core.config import param
+from flowrl.core.config import param, part
 from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.collector import Collector, requested_count
@@ -21,9 +21,10 @@ from flowrl.nodes.collectors.episodes import (
 )
 from flowrl.nodes.collectors.transitions import row_schema, transitions
 from flowrl.nodes.devices import device_facts
+from flowrl.nodes.nstep import require_gamma
 from flowrl.nodes.observations import flatten_columns
 from flowrl.nodes.origin import OFFSET_COLUMN
-from flowrl.nodes.policy import Policy, acting_facts, weights_facts
+from flowrl.nodes.policy import Policy, acting_facts, rows_gamma, weights_facts
 
 
 class EpisodeCollector(Collector):
@@ -43,23 +44,34 @@ class EpisodeCollector(Collector):
             "together", "all unfinished envs step at once, or each as soon as it is ready"
         )
         least: int = param(1, "`ready`: ready envs that a call of the policy waits for", ge=1)
+        learning_policy: Any = part(
+            "policy",
+            "the policy that learns from the rows, for their discount if the one that acts does not learn; by hand: "
+            "the one that acts",
+            shared="policy",
+            default=None,
+            reads=("gamma",),
+        )
 
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         spec, policy = cls.spec_and_policy(config, surroundings)
         _check_config(config, policy)
         extra = cls.extra_columns(config, policy, spec)
+        gamma = rows_gamma(policy, config.learning_policy)
         rows = {
-            **row_schema(spec.obs, spec.action, extra, policy.stated_gamma),
+            **row_schema(spec.obs, spec.action, extra, gamma),
             **policy.estimated_columns(),
         }
+        if config.learning_policy is not None:
+            require_gamma(config.learning_policy, rows, "learning_policy")
         why = "envs are stepped as they are ready" if config.stepping == "ready" else ""
         return Facts(
             outs={"data": {**rows, OFFSET_COLUMN: Column("int32")}},
             env_steps=None if config.counts else 0,
             nondeterministic=why,
             **weights_facts({"weights": (policy, "policy")}),
-            **acting_facts({"policy": policy}, explores=True),
+            **acting_facts({"policy": policy}, explores=True, gamma=gamma),
             needs_settings={"weights": policy.collect_settings()},
             **device_facts(config, policy, False, surroundings.runs_here),
         )
@@ -96,7 +108,7 @@ class EpisodeCollector(Collector):
             actor.reset()  # one that has played its quota may be in the middle of an episode
         steps = list(play_quotas(step, quotas, c.most_steps, together))
         columns = order_by_env(steps, actor.count)
-        rows = transitions(columns, self.policy.gamma)
+        rows = transitions(columns, rows_gamma(self.policy, c.learning_policy))
         rows[OFFSET_COLUMN] = episode_offsets(rows["last"])
         episodes = [episode for collected in steps for episode in collected.episodes]
         taken_steps = sum(len(collected.columns["reward"]) for collected in steps)

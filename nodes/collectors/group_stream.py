@@ -32,9 +32,7 @@ from flowrl.nodes.policy import Policy, act_mode_state, load_act_mode_state, use
 def stream_schema(spec: EnvSpec, policy: Policy, origin: bool) -> Schema:
     """The columns of a group's rows."""
     return sliced_schema(
-        row_schema(
-            spec.obs, spec.action, _extra_columns(spec, policy, origin), policy.stated_gamma
-        ),
+        row_schema(spec.obs, spec.action, _extra_columns(spec, policy, origin), policy.gamma),
         policy,
     )
 

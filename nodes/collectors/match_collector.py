@@ -112,7 +112,7 @@ class MatchCollector(Collector):
         opponents = {f"opponents[{k}]": p for k, p in enumerate(scripted.values())}
         extra = cls.extra_columns(config, policy, spec)
         rows = {
-            **row_schema(spec.obs, spec.action, extra, policy.stated_gamma),
+            **row_schema(spec.obs, spec.action, extra, policy.gamma),
             OFFSET_COLUMN: OFFSET,
         }
         return Facts(

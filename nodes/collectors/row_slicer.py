@@ -31,10 +31,12 @@ class RowSlicer:
     memory: frozenset[str]  # the columns of which an unroll has only the first value
 
     @classmethod
-    def for_policy(cls, policy: Policy) -> RowSlicer:
+    def for_policy(cls, policy: Policy, gamma: float | None = None) -> RowSlicer:
+        """As the policy that acts requires. Rows are discounted by `gamma`, or else by that of the policy."""
         steps, memory = policy.unroll_steps, frozenset(policy.memory_columns())
         overlap = policy.burn_in_steps if steps else 0
-        return cls(policy.gamma, steps or 1, overlap, steps is not None, memory)
+        discount = policy.gamma if gamma is None else gamma
+        return cls(discount, steps or 1, overlap, steps is not None, memory)
 
     @property
     def stride(self) -> int:

@@ -25,9 +25,9 @@ from flowrl.nodes.collectors.transitions import row_schema, step_schema
 from flowrl.nodes.devices import device_facts
 from flowrl.nodes.envs.spec import EnvSpec
 from flowrl.nodes.envs.steps import Episode
-from flowrl.nodes.nstep import nstep_of
+from flowrl.nodes.nstep import nstep_of, require_gamma
 from flowrl.nodes.origin import LINK_COLUMNS, origin_schema
-from flowrl.nodes.policy import Policy, acting_facts, weights_facts
+from flowrl.nodes.policy import Policy, acting_facts, rows_gamma, weights_facts
 
 
 class SampleCollector(Collector):
@@ -54,10 +54,11 @@ class SampleCollector(Collector):
         )
         learning_policy: Any = part(
             "policy",
-            "the policy that learns from the rows, for the rewards that it sums; by hand: the one that acts",
+            "the policy that learns from the rows, for the rewards that it sums, and for their discount if the one "
+            "that acts does not learn; by hand: the one that acts",
             shared="policy",
             default=None,
-            reads=("nstep",),
+            reads=("nstep", "gamma"),
         )
 
         @field_validator("stepping", mode="before")
@@ -75,7 +76,10 @@ class SampleCollector(Collector):
         check_rewards_of_unrolls(policy)
         _check_newest_weights(config, spec, policy, slicer)
         extra = cls.extra_columns(config, policy, spec)
-        rows = sliced_schema(row_schema(spec.obs, spec.action, extra, policy.stated_gamma), policy)
+        gamma = rows_gamma(policy, config.learning_policy)
+        rows = sliced_schema(row_schema(spec.obs, spec.action, extra, gamma), policy)
+        if config.learning_policy is not None:
+            require_gamma(config.learning_policy, rows, "learning_policy")
         why = "envs are stepped as they are ready"
         return Facts(
             outs={"data": {**rows, **policy.estimated_columns()}},
@@ -84,7 +88,7 @@ class SampleCollector(Collector):
             env_steps=config.n_sample if config.counts else 0,
             nondeterministic=why if config.stepping == "ready" else "",
             **weights_facts({"weights": (policy, "policy")}),
-            **acting_facts({"policy": policy}, explores=True),
+            **acting_facts({"policy": policy}, explores=True, gamma=gamma),
             needs_settings={"weights": policy.collect_settings()},
             **device_facts(config, policy, False, surroundings.runs_here),
         )
@@ -106,7 +110,8 @@ class SampleCollector(Collector):
         super()._restart()
         spec, policy = self.envs.spec(), self.policy
         extra = self.extra_columns(self.config, policy, spec)
-        self._slicer = RowSlicer.for_policy(policy)
+        gamma = rows_gamma(policy, self.config.learning_policy)
+        self._slicer = RowSlicer.for_policy(policy, gamma)
         self.pending_steps = PendingSteps(step_schema(spec.obs, spec.action, extra), spec.count)
         envs = np.array_split(np.arange(spec.count).reshape(-1, spec.agents), 2)
         # Those that ended in steps that were received when a state was saved; the next firing counts them.

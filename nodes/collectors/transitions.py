@@ -26,7 +26,7 @@ def step_schema(obs: ObsColumns, action: Column, policy_columns: Schema) -> dict
 def row_schema(
     obs: ObsColumns, action: Column, policy_columns: Schema, gamma: float | None = None
 ) -> dict[str, Column]:
-    """The columns of a row for learning. `gamma` is that of the policy, if it is a setting."""
+    """The columns of a row for learning, which is discounted by `gamma`."""
     step = step_schema(obs, action, policy_columns)
     columns = {name: c for key, of in step.items() for name, c in columns_under(key, of).items()}
     return {**columns, "last": Column("bool"), "discount": Column("float32", gamma=gamma)}

@@ -20,6 +20,7 @@ from flowrl.nodes.datasets.table_files import HINT
 from flowrl.nodes.envs.agent_columns import env_spec
 from flowrl.nodes.nstep import link_schema, with_links
 from flowrl.nodes.observations import columns_under
+from flowrl.nodes.policy import gamma_of
 from flowrl.nodes.returns import bootstrap_discount
 
 
@@ -118,7 +119,7 @@ class DatasetReader(Node):
 
 def _lacks_discount(columns: Container[str], policy: Any) -> bool:
     """Whether `discount` must be computed, because the file is from a program that does not know the policy's gamma."""
-    has_gamma = hasattr(getattr(policy, "config", None), "gamma")
+    has_gamma = gamma_of(policy) is not None
     return has_gamma and "discount" not in columns and "terminated" in columns
 
 

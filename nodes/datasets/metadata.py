@@ -15,6 +15,7 @@ from flowrl.core.facts import UnsoundError
 from flowrl.core.json_text import parse_object
 from flowrl.core.plain_data import DataCodec
 from flowrl.nodes.nstep import rewards_summed
+from flowrl.nodes.policy import gamma_of
 
 ARRAY_NAME = "__flowrl__"  # the name of the array of bytes that contains the metadata as JSON
 COLUMN_FACTS = ("n", "low", "high", "frames")  # the facts of a column apart from dtype and shape
@@ -48,13 +49,19 @@ METADATA = DataCodec[DatasetMetadata](DatasetMetadata)
 
 
 def metadata_of(schema: Schema | None, policy: Any) -> DatasetMetadata:
-    """Return the metadata of rows with these columns that were collected for this policy."""
+    """Return the metadata of rows with these columns that were collected for this policy.
+
+    The discount is that of the rows, where it is known, and else that of the policy.
+    """
     facts = {
         name: {f: value for f in COLUMN_FACTS if (value := getattr(column, f)) is not None}
         for name, column in (schema or {}).items()
     }
     columns = {name: known for name, known in facts.items() if known}
-    return DatasetMetadata(columns, {"nstep": rewards_summed(schema or {}), **_gamma_of(policy)})
+    discount = (schema or {}).get("discount")
+    found = None if discount is None else discount.gamma
+    gamma = _gamma_of(policy) if found is None else {"gamma": found}
+    return DatasetMetadata(columns, {"nstep": rewards_summed(schema or {}), **gamma})
 
 
 def decode_metadata(array: Array) -> DatasetMetadata:
@@ -87,7 +94,7 @@ def require_fitting_rewards(
 
 def _gamma_of(policy: PartSpec | Any | None) -> dict[str, float]:
     """Return the discount of a policy as `gamma`, if it has one."""
-    gamma = getattr(getattr(policy, "config", None), "gamma", None)
+    gamma = gamma_of(policy)
     return {} if gamma is None else {"gamma": gamma}
 
 

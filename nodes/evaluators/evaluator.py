@@ -54,7 +54,7 @@ class Evaluator(BaseEvaluator):
             config.policy, spec.obs, spec.action, "policy"
         )  # raises if it does not fit
         check_goal(config, spec)
-        schema = row_schema(spec.obs, spec.action, info_schema(spec), policy.stated_gamma)
+        schema = row_schema(spec.obs, spec.action, info_schema(spec), policy.gamma)
         numbers = [name for name, column in spec.info.items() if not column.shape]
         return Facts(
             outs={"data": schema},

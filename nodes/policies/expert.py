@@ -65,10 +65,6 @@ class Expert(Policy):
         return self.trained.gamma
 
     @property
-    def stated_gamma(self) -> float | None:
-        return self.trained.stated_gamma
-
-    @property
     def nstep(self) -> int:
         return self.trained.nstep
 

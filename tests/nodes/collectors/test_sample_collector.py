@@ -178,6 +178,26 @@ def test_rows_can_be_followed_if_the_policy_that_learns_sums_rewards() -> None:
     assert links(3, origin=True) == [*followed, "origin/weights"]
 
 
+@pytest.mark.parametrize(
+    ("cls", "params"), [(SampleCollector, {"n_sample": 12}), (EpisodeCollector, {"n_episode": 2})]
+)
+def test_rows_of_a_random_policy_are_discounted_for_the_policy_that_learns(
+    cls: Any, params: dict[str, int]
+) -> None:
+    def discounts(policy: Any, **learns: Any) -> set[float]:
+        part = Gymnasium(id="tests.nodes.toy_envs:CountingEnv", kwargs={"length": 5})
+        envs = SerialEnvManager(env=part, count=2, seed=0)
+        spec = envs.spec()
+        acts = policy(obs=spec.obs, action=spec.action)
+        rows = cls(envs=envs, policy=acts, **params, **learns).fire(weights(0))
+        return set(rows["discount"].tolist()) - {0}  # where an episode ends
+
+    learns = Toy(obs=Column("float32"), action=Column("int64"), gamma=0.25)
+    assert discounts(Random) == {1}
+    assert discounts(Random, learning_policy=learns) == {0.25}
+    assert discounts(Toy, learning_policy=learns) == {0.5}
+
+
 def test_a_policy_that_learns_from_unrolls_cannot_let_others_sum_its_rewards() -> None:
     with pytest.raises(
         UnsoundError,

@@ -22,7 +22,7 @@ from flowrl.nodes.datasets import npz
 from flowrl.nodes.datasets.dataset_reader import DatasetReader
 from flowrl.nodes.datasets.dataset_writer import DatasetWriter
 from flowrl.nodes.datasets.formats import format_of
-from flowrl.nodes.datasets.metadata import NO_METADATA
+from flowrl.nodes.datasets.metadata import NO_METADATA, metadata_of
 from flowrl.nodes.datasets.npz import read, read_metadata, read_schema, write
 from flowrl.nodes.policies.dqn import Dqn
 
@@ -269,6 +269,12 @@ def test_rows_with_another_gamma_are_refused(tmp_path: Path) -> None:
         describe(path, policy=dqn(gamma=0.9))
     assert describe(path, policy=dqn()).outs["data"]["action"].n == 2
     describe(path, policy=None)
+
+
+def test_a_file_says_how_its_rows_are_discounted() -> None:
+    schema = {"discount": Column("float32", gamma=0.75)}
+    assert metadata_of(schema, dqn(gamma=0.9)).rows["gamma"] == 0.75
+    assert metadata_of({}, dqn(gamma=0.9)).rows["gamma"] == 0.9
 
 
 def test_rows_with_summed_rewards_are_refused(tmp_path: Path) -> None:
