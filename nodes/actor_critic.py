@@ -71,7 +71,9 @@ class ActorCritic(Algorithm):
             None, "steps of the unrolls that a recurrent model learns from", ge=1
         )
         eval_draws: bool = param(
-            False, "evaluations draw actions like collectors; if false, they take the most likely"
+            False,
+            "evaluations draw actions like collectors; if false, they take the most likely",
+            only_acting=True,
         )
 
     distribution: Distribution

@@ -173,7 +173,9 @@ class Algorithm(Policy):
         max_grad_norm: float | None = param(
             None, "longer gradients are scaled down to this norm; null: none are", gt=0
         )
-        explore: Any = parts("exploring_step", "further steps of acting when collecting")
+        explore: Any = parts(
+            "exploring_step", "further steps of acting when collecting", only_acting=True
+        )
         reset_options: dict[str, Scheduled] = param(
             {},
             "numbers or schedules that collectors' envs get by these names in `reset(options=)` of each episode",
@@ -285,7 +287,8 @@ class Algorithm(Policy):
         return ()
 
     def acting_hash(self, explores: bool, gives_rows: bool = True) -> str:
-        steps = [*self.collect_steps(), *self.explore] if explores else self.eval_steps()
+        exploring = [step.acting_parts() for step in self.explore]
+        steps = [*self.collect_steps(), *exploring] if explores else self.eval_steps()
         rows = [self.unroll_steps, self.burn_in_steps] if gives_rows else []
         collected = [self.collect_columns(), self.collect_settings()] if explores else []
         knows_all = _knows_its_modes(type(self)) and not (explores and self.estimated_columns())

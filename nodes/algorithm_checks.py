@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrl.core.batch import Array
 from flowrl.core.facts import UnsoundError
-from flowrl.nodes.distributions import action_bounds
+from flowrl.nodes.distributions import COUNT_FROM_0, action_bounds, choice_counts
 from flowrl.nodes.ignored_settings import check_models
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ def check_actions(algorithm: Algorithm) -> None:
     if action.shape and not is_real:
         others = algorithm.for_several_choices
     hint = f"try {others}" if others else ""
+    if not is_real and choice_counts(action) is None:
+        hint = COUNT_FROM_0  # no algorithm can choose
     if algorithm.actions == "discrete" and (action.n is None or action.shape):
         raise UnsoundError(
             f"{algorithm.name} chooses one of n actions; the env takes {action}", hint, "policy"

@@ -48,6 +48,9 @@ class Distribution(Protocol):
         """KL(p || q) for each row (…), where p has the first heads and q the others."""
 
 
+COUNT_FROM_0 = "wrap the env so that its choices count from 0 or are real numbers"
+
+
 def distribution_of(action: Column, init_std: float = 1.0) -> Distribution:
     """The distribution for a column of actions."""
     if action.n is not None and not action.shape:
@@ -56,8 +59,7 @@ def distribution_of(action: Column, init_std: float = 1.0) -> Distribution:
         return DiagonalGaussian(action, init_std)
     counts = choice_counts(action)
     if counts is None:
-        hint = "wrap the env so that its choices count from 0 or are real numbers"
-        raise UnsoundError(f"no distribution for actions {action}", hint, "policy")
+        raise UnsoundError(f"no distribution for actions {action}", COUNT_FROM_0, "policy")
     return MultiCategorical(action, counts)
 
 

@@ -6,16 +6,19 @@ here. A step of your own is a subclass of `ExploringStep`, named by its import p
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from flowrl.core.batch import Array, Column, Schema
 from flowrl.core.config import Config as BaseConfig
 from flowrl.core.config import Part, param
 from flowrl.core.facts import UnsoundError
+from flowrl.core.written_config import written_params
 from flowrl.nodes.acting import Columns, NetworkActMode
 from flowrl.nodes.distributions import uniform_allowed_choices, uniform_choices
 from flowrl.nodes.models.features import ACTION_MASK
-from flowrl.nodes.schedules import Scheduled, scheduled
+from flowrl.nodes.schedules import Scheduled, scheduled, scheduled_fields
 
 
 class ExploringStep(Part):
@@ -26,6 +29,14 @@ class ExploringStep(Part):
 
     def check_action(self, action: Column) -> None:
         """Raise `UnsoundError` if the step cannot be applied to such actions."""
+
+    def acting_parts(self) -> list[Any]:
+        """What the step depends on, without its scheduled parameters: their values come with the weights."""
+        config = written_params(self.config)
+        for name in scheduled_fields(type(self.config)):
+            del config[name]
+        held = {name: value for name, value in vars(self).items() if name != "config"}
+        return [type(self), config, held]
 
     def memory_columns(self, action: Column) -> Schema:
         """What the step remembers of each env from step to step, as columns; zeros where an episode begins."""

@@ -1,8 +1,9 @@
 """Finds settings of policies that have no effect on the node that has them, such as the learning rate of a collector.
 
 Of a policy that acts, no type declares them: the node is described again with the value of the learner whose weights
-it takes, and if nothing that it states differs, its own value has no effect. Other nodes declare which parameters of
-a part they read (`part(…, reads=…)`).
+it takes, and if nothing that it states differs, its own value has no effect. A learner does not read those that are
+declared for acting (`param(…, only_acting=True)`). Other nodes declare which parameters of a part they read
+(`part(…, reads=…)`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 from flowrl.checks.descriptions import NodeDescriber
 from flowrl.checks.weights import weights_uses
-from flowrl.core.config import REQUIRED, Config, PartSpec
+from flowrl.core.config import REQUIRED, Config, PartSpec, field_extras
 from flowrl.core.errors import Problem
 from flowrl.core.written_config import differing_values, flattened, written_value
 from flowrl.graph.model import Graph, NodeSpec
@@ -108,6 +109,8 @@ def _unread_by_acting(graph: Graph, describer: NodeDescriber) -> Iterator[Unread
             place = PartPlace(node, path)
             yield from _unlike_learners(graph, describer, place, [*learners.get(place, {})])
             yield from _unlike_defaults(graph, describer, place)
+    for learner, readers in _readers_by_learner(learners).items():
+        yield from _unlike_readers(graph, describer, learner, readers)
 
 
 def _learners_by_policy(
@@ -140,6 +143,39 @@ def _unlike_learners(
             why = f"{place.node} acts with the weights of {learner.node}, whose own value counts"
             hint = f"leave it out, or set `{learner.node}.{learner.path}.{{below}}`"
             yield UnreadSetting(place, name, wanted, learner, why, hint)
+
+
+def _readers_by_learner(
+    learners: Mapping[PartPlace, Mapping[PartPlace, None]],
+) -> dict[PartPlace, list[PartPlace]]:
+    found: dict[PartPlace, list[PartPlace]] = {}
+    for reader, trained in learners.items():
+        for learner in trained:
+            found.setdefault(learner, []).append(reader)
+    return found
+
+
+def _unlike_readers(
+    graph: Graph, describer: NodeDescriber, learner: PartPlace, readers: Sequence[PartPlace]
+) -> Iterator[UnreadSetting]:
+    """Yield the settings for acting of a learner's policy that differ from those of everyone who reads them."""
+    own = _part_at(graph, learner)
+    parts = {at: p for at in readers if own and (p := _part_at(graph, at)) and p.cls is own.cls}
+    for name, info in type(own.config).model_fields.items() if own is not None and parts else ():
+        if own is None or not field_extras(info).get("only_acting"):
+            continue
+        value = getattr(own.config, name)
+        if any(getattr(part.config, name) == value for part in parts.values()):
+            continue
+        reader = next(
+            (at for at in parts if not _is_unread(graph, describer, at, name, value)), None
+        )
+        if reader is not None:
+            why = f"{learner.node} does not act, and {reader.node} has a value of its own"
+            hint = f"leave it out, or set `{reader.node}.{reader.path}.{{below}}` as well"
+            yield UnreadSetting(
+                learner, name, getattr(parts[reader].config, name), reader, why, hint
+            )
 
 
 def _unlike_defaults(

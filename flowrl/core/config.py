@@ -42,6 +42,7 @@ def param(
     output: bool = False,
     replaced_by: str = "",
     only_with: str = "",
+    only_acting: bool = False,
     **limits: Any,
 ) -> Any:
     """Declare a parameter with its meaning and its range (`ge`, `gt`, `le`, `lt`, `min_length`, …).
@@ -51,7 +52,8 @@ def param(
     With `output`, it is the path of a file or folder that the node writes, outside of the run's folder.
     `replaced_by` names an optional link: where it is connected, the parameter has no effect and must not be given.
     `only_with` names another parameter, or an optional input of the node: where that one is null, false or 0, or not
-    connected, this one has no effect and must keep its default.
+    connected, this one has no effect and must keep its default. Of a policy, `only_acting` says that whoever acts
+    reads the parameter, and the learner does not.
     """
     extra: dict[str, Any] = {
         "phase": phase,
@@ -59,6 +61,7 @@ def param(
         "output": output,
         "replaced_by": replaced_by,
         "only_with": only_with,
+        "only_acting": only_acting,
     }
     return Field(default, description=about, json_schema_extra=extra, **limits)
 
@@ -99,9 +102,13 @@ def part(
     return Field(None, description=about, json_schema_extra=extra)
 
 
-def parts(kind: str, about: str) -> Any:
-    """Declare a parameter that is a list of parts, each with a type and parameters of its own."""
-    return Field(default=(), description=about, json_schema_extra={"parts": kind})
+def parts(kind: str, about: str, *, only_acting: bool = False) -> Any:
+    """Declare a parameter that is a list of parts, each with a type and parameters of its own.
+
+    `only_acting` is as for `param`.
+    """
+    extra: dict[str, Any] = {"parts": kind, "only_acting": only_acting}
+    return Field(default=(), description=about, json_schema_extra=extra)
 
 
 def named_parts(kind: str, about: str, *, shared: str = "", optional: bool = False) -> Any:

@@ -80,7 +80,9 @@ class Mappo(CentralCritic):
             10.0, "longer gradients are scaled down to this norm; null: none are", gt=0
         )
         eval_draws: bool = param(
-            False, "evaluations draw actions like collectors; if false, they take the most likely"
+            False,
+            "evaluations draw actions like collectors; if false, they take the most likely",
+            only_acting=True,
         )
 
     distribution: Distribution  # of the actions of one agent

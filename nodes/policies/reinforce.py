@@ -30,7 +30,9 @@ class Reinforce(ActorCritic):
             0.01, "weight of the policy's entropy in the loss", ge=0
         )
         eval_draws: bool = param(
-            False, "evaluations draw actions like collectors; if false, they take the most likely"
+            False,
+            "evaluations draw actions like collectors; if false, they take the most likely",
+            only_acting=True,
         )
         normalise_returns: bool = param(
             True, "normalise the returns of a token to mean 0 and standard deviation 1"

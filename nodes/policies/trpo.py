@@ -59,7 +59,9 @@ class Trpo(ActorCritic):
         critic_epochs: int = param(10, "times that the values are learned from each row", ge=1)
         minibatch_size: int = param(128, "rows of one gradient step of the values", ge=1)
         eval_draws: bool = param(
-            False, "evaluations draw actions like collectors; if false, they take the most likely"
+            False,
+            "evaluations draw actions like collectors; if false, they take the most likely",
+            only_acting=True,
         )
 
     def networks(self) -> dict[str, Net]:

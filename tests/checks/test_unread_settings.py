@@ -72,6 +72,53 @@ def test_evaluators_do_not_explore() -> None:
     assert "nodes.evaluator: 'policy.explore' has no effect" in found
 
 
+EXPLORE = [{"type": "random_actions"}]
+LADDER = [{"type": "epsilon_ladder"}]
+
+
+@pytest.mark.parametrize(
+    ("graph", "key", "value", "reader"),
+    [
+        ("cartpole_ppo", "eval_draws", True, "evaluator"),
+        ("cartpole_reinforce", "eval_draws", True, "evaluator"),
+        ("cartpole_dqn", "explore", EXPLORE, "collector"),
+    ],
+)
+def test_what_only_acting_reads_is_refused_at_a_learner(
+    graph: str, key: str, value: Any, reader: str
+) -> None:
+    setting = f"policy.{key}"
+    [found] = problems(graph, {f"learner.{setting}": value})
+    assert f"nodes.learner: '{setting}' has no effect: learner does not act, and {reader}" in found
+    assert f"leave it out, or set `{reader}.{setting}` as well" in found
+    assert not problems(graph, {f"learner.{setting}": value, f"{reader}.{setting}": value})
+    assert not problems(graph, {setting: value})
+
+
+def test_an_exploring_step_of_a_learner_has_its_schedules_only() -> None:
+    assert not problems(
+        "cartpole_dqn",
+        {"policy.explore": EXPLORE, "learner.policy.explore": [{**EXPLORE[0], "share": 0.9}]},
+    )
+    [found] = problems(
+        "cartpole_dqn",
+        {"policy.explore": LADDER, "learner.policy.explore": [{**LADDER[0], "rungs": 3}]},
+    )
+    assert "learner does not act" in found
+
+
+def test_an_exploring_step_of_a_collector_has_all_but_its_schedules() -> None:
+    assert not problems(
+        "cartpole_dqn",
+        {"policy.explore": LADDER, "collector.policy.explore": [{**LADDER[0], "rungs": 3}]},
+    )
+    [found] = problems(
+        "cartpole_dqn",
+        {"policy.explore": EXPLORE, "collector.policy.explore": [{**EXPLORE[0], "share": 0.9}]},
+    )
+    assert "collector acts with the weights of learner, whose own value counts" in found
+
+
 def test_what_an_expert_would_learn_with_is_refused() -> None:
     changes = {"labels.policy.trained.lr": 1, "labels.policy.trained.epochs": 9}
     found = problems("cartpole_dagger", changes)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flowrl.core.batch import Column
 from flowrl.core.facts import Surroundings, UnsoundError
 from flowrl.core.state import State
 from flowrl.nodes.collectors.sample_collector import SampleCollector
@@ -16,6 +17,7 @@ from flowrl.nodes.evaluators.evaluation import play_episodes
 from flowrl.nodes.policies.dqn import Dqn
 from flowrl.nodes.policies.ppo import Ppo
 from flowrl.nodes.policies.random import Random
+from flowrl.nodes.policies.sac import Sac
 from tests.nodes.learn_modes import learn_from
 
 SPACES: dict[str, dict[str, Any]] = {
@@ -99,6 +101,21 @@ def test_a_policy_refuses_unsupported_spaces_before_the_run(cls: Any, space: str
         policy_of(cls, envs_of(space))
     assert raised.value.key == "policy"
     assert raised.value.hint
+
+
+@pytest.mark.parametrize(("low", "others"), [(0, "try ppo"), (-1, "wrap the env")])
+@pytest.mark.parametrize("cls", [Sac, Dqn])
+def test_a_policy_that_is_proposed_instead_can_choose(cls: Any, low: int, others: str) -> None:
+    bounds = {"low": (low, low), "high": (2.0, 2.0)}
+    spaces = {"obs": Column("float32", (2,)), "action": Column("int64", (2,), **bounds)}
+    with pytest.raises(UnsoundError) as raised:
+        cls(**spaces)
+    assert raised.value.hint.startswith(others)
+    if others == "try ppo":
+        Ppo(**spaces)
+    else:
+        with pytest.raises(UnsoundError, match="wrap the env"):
+            Ppo(**spaces)
 
 
 def test_actions_of_another_shape_or_outside_of_the_space_are_errors() -> None:
