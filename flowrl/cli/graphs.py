@@ -156,7 +156,7 @@ def diff_arguments(parser: ArgumentParser) -> None:
 
 
 def diff(arguments: Namespace) -> int:
-    from flowrl.graph.diff import NOTHING, compute_alike, diff_graphs
+    from flowrl.graph.diff import NOTHING, compute_alike, diff_graphs, unread_note
     from flowrl.runs.run_diff import diff_runs, is_ended_run
 
     names = [_graph_or_run(name) for name in (arguments.a, arguments.b)]
@@ -167,6 +167,8 @@ def diff(arguments: Namespace) -> int:
     both_ended = all(map(is_ended_run, runs))
     difference = diff_graphs(a, b)
     print(f"graphs: {difference}" if difference == NOTHING and both_ended else difference)
+    if note := unread_note(a, b):
+        print(note)
     if both_ended:
         print(diff_runs(*runs, equal_graphs=compute_alike(a, b)))
     return 0

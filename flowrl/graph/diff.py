@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from flowrl.core.wording import count_text
+from flowrl.core.wording import count_text, list_text
 from flowrl.core.written_config import differing_values, flattened, written_params, written_value
 from flowrl.graph.launch import launcher_label
-from flowrl.graph.model import EDGE_OPTIONS, SNAPSHOT_KEYS, Graph, Limits, paths_text
+from flowrl.graph.model import EDGE_OPTIONS, SNAPSHOT_KEYS, Graph, Limits, NodeSpec, paths_text
+from flowrl.graph.param_reader import named_parts_fields, part_fields
 from flowrl.graph.yaml_writer import flow_text
 
 How = Literal["added", "removed", "changed"]
@@ -56,6 +57,34 @@ def changes(a: Graph, b: Graph) -> list[Change]:
         *_entry_changes("placement", _placement_entries(a), _placement_entries(b)),
         *_entry_changes("launch", _launch_entries(a), _launch_entries(b)),
     ]
+
+
+def unread_note(a: Graph, b: Graph) -> str:
+    """A note on the nodes of which the difference may have settings that they do not read; empty if there are none.
+
+    Which settings of a policy are read where it acts is known from envs only, which a comparison does not make.
+    """
+    names = [
+        change.name
+        for change in changes(a, b)
+        if change.section == "node" and change.how == "changed"
+        if any(_may_be_unread(b.nodes[change.name], key) for key, _, _ in change.values)
+    ]
+    if not names:
+        return ""
+    return (
+        f"diff makes no envs: what is shown of {list_text(names)} may include settings of a policy "
+        "that are not read where it acts"
+    )
+
+
+def _may_be_unread(spec: NodeSpec, key: str) -> bool:
+    name, _, below = key.partition(".")
+    known = part_fields(type(spec.config)) | named_parts_fields(type(spec.config))
+    declared = known.get(name, {})
+    is_policy = "policy" in (declared.get("part"), declared.get("named_parts"))
+    is_known = bool(declared.get("reads")) or not below
+    return is_policy and not is_known and spec.cls.role in ("collector", "evaluator")
 
 
 def compute_alike(a: Graph, b: Graph) -> bool:
@@ -129,9 +158,17 @@ def _node_entries(graph: Graph, other: Graph) -> Entries:
         values = {key: getattr(spec, key) for key in engine_keys}
         values["replicas"] = spec.written_replicas
         if name in other.nodes and other.nodes[name].type == spec.type:
-            values |= flattened("", written_params(spec.config))
+            params = flattened("", written_params(spec.config))
+            values |= {key: value for key, value in params.items() if _is_read(spec, key)}
         found[name] = (spec.type, values)
     return found
+
+
+def _is_read(spec: NodeSpec, key: str) -> bool:
+    """Whether a node reads a parameter, as far as its type declares it."""
+    name, _, below = key.partition(".")
+    reads = part_fields(type(spec.config)).get(name, {}).get("reads")
+    return not reads or below.partition(".")[0] in ("", "type", *reads)
 
 
 def _edge_entries(graph: Graph) -> Entries:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowrl.graph.diff import Change, changes, compute_alike, diff_graphs
+from flowrl.graph.diff import Change, changes, compute_alike, diff_graphs, unread_note
 from flowrl.graph.loading import load_data, load_graph
 from flowrl.graph.model import Graph
 from tests.render.graphs_to_show import HERE, checked, tree
@@ -160,6 +160,26 @@ def test_a_reward_model_is_one_node_and_two_edges() -> None:
         "+ edge collector.data -> rnd.data\n"
         "+ edge rnd.out -> buffer.data"
     )
+
+
+def test_what_a_node_declares_not_to_read_is_no_difference() -> None:
+    a, b = load_graph("cartpole_dqn").graph, load_data(FASTER).graph
+    found = {change.name: [key for key, _, _ in change.values] for change in changes(a, b)}
+    assert found == {name: ["policy.lr"] for name in ("collector", "learner", "evaluator")}
+
+
+def test_a_difference_that_may_not_be_read_has_a_note() -> None:
+    a, b = load_graph("cartpole_dqn").graph, load_data(FASTER).graph
+    assert unread_note(a, b) == (
+        "diff makes no envs: what is shown of collector, evaluator may include settings of a policy that are not read "
+        "where it acts"
+    )
+    of_learner = load_data({**FASTER, "policy": {}, "nodes": {"learner": {"policy": {"lr": 0.5}}}})
+    assert changes(a, of_learner.graph)
+    assert unread_note(a, of_learner.graph) == ""
+
+
+FASTER = {"extends": "cartpole_dqn", "policy": {"lr": 0.5}}
 
 
 def trained(policy: dict[str, Any]) -> Graph:
