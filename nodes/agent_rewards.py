@@ -33,6 +33,7 @@ class AgentRewards(MultiAgent):
         columns = super().learn_columns()
         if self.config.rewards == "team":
             return columns
+        columns = {name: column for name, column in columns.items() if name != "reward"}
         return {**columns, **self.in_rows({OWN_REWARDS: self.agents.each(Column("float32"))})}
 
 

@@ -13,7 +13,7 @@ class of its own and builds only what it needs, so a collector's process holds n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -353,18 +353,19 @@ def rows_gamma(policy: Policy, learning: PartSpec | Policy | None) -> float:
 def acting_facts(
     policies: Mapping[str, Policy],
     explores: bool,
-    gives_rows: bool = True,
+    gives_rows: bool | Container[str] = True,
     gamma: float | None = None,
 ) -> dict[str, Any]:
     """What a node states of the policies with which it acts, by the parameters that give them.
 
-    `explores` says whether it acts like a collector, and `gives_rows` whether somebody reads its steps, which are
-    discounted by `gamma`, or else by that of each policy.
+    `explores` says whether it acts like a collector, and `gives_rows` whether somebody reads its steps, or those of
+    which policies. They are discounted by `gamma`, or else by that of each policy.
     """
     found = {}
     for key, policy in policies.items():
-        known = policy.acting_hash(explores, gives_rows)
-        discount = (policy.gamma if gamma is None else gamma) if gives_rows else None
+        is_read = gives_rows if isinstance(gives_rows, bool) else key in gives_rows
+        known = policy.acting_hash(explores, is_read)
+        discount = (policy.gamma if gamma is None else gamma) if is_read else None
         found[key] = known and f"{known} {discount}"
     return {"acting": found}
 

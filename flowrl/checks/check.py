@@ -18,6 +18,7 @@ from flowrl.checks.lossy_edges import lossy_edge_problems
 from flowrl.checks.nondeterminism import nondeterminism_reasons
 from flowrl.checks.old_data import old_data_problems
 from flowrl.checks.on_failure import failure_problems
+from flowrl.checks.own_names import own_name_problems
 from flowrl.checks.row_order import episode_problems, row_order_problems
 from flowrl.checks.serial_program import SerialProgram, plan_program
 from flowrl.checks.staleness import stale_learners, staleness_problems
@@ -116,6 +117,7 @@ def _check(
     problems.extend(column_problems(graph, described))
     problems.extend(unread_column_problems(graph, described))
     problems.extend(weights_problems(graph, describer))
+    problems.extend(own_name_problems(graph, described.facts))
     unread = [*unread_settings(graph, describer, is_whole=not broken)]
     problems.extend(unread_setting_problems(graph, unread))
     if not broken:  # a missing node would make every phase look wrong
@@ -128,7 +130,7 @@ def _check(
     problems.extend(memory_problems(graph, described))
     problems.extend(row_order_problems(graph, described.facts))
     problems.extend(episode_problems(graph, described.facts))
-    problems.extend(state_setting_problems(graph, described.facts))
+    problems.extend(state_setting_problems(graph, described.facts, is_whole=not broken))
     problems.extend(staleness_problems(graph, program.round.order))
     problems.extend(old_data_problems(graph, described.facts, program))
     problems.extend(lossy_edge_problems(graph, program))

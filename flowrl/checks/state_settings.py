@@ -10,10 +10,13 @@ from flowrl.core.ports import StateOut
 from flowrl.graph.model import Edge, Graph, NodeSpec, PortRef
 
 
-def state_setting_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Problem]:
+def state_setting_problems(
+    graph: Graph, facts: Mapping[str, Facts], is_whole: bool = True
+) -> Iterator[Problem]:
     """Yield a problem for each setting that a node needs, and that no state gives it.
 
-    Those of weights that a state carries by names are checked with the weights (`checks/weights`).
+    If the graph is not whole, a node that could not be read may give what is not connected. Those of weights that a
+    state carries by names are checked with the weights (`checks/weights`).
     """
     edges = {edge.to: edge for edge in graph.edges}
     for name, found in facts.items():
@@ -24,7 +27,7 @@ def state_setting_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator
             known = None if edge is None else _settings_of(facts, edge)
             for setting, key in needed.items():
                 if edge is None:
-                    if not graph.nodes[name].cls.ports[port].optional:
+                    if not is_whole or not graph.nodes[name].cls.ports[port].optional:
                         continue  # which is a problem by itself
                     yield _unconnected(graph, graph.nodes[name], port, setting, key)
                 elif known is not None and setting not in known:

@@ -102,12 +102,12 @@ def part(
     return Field(None, description=about, json_schema_extra=extra)
 
 
-def parts(kind: str, about: str, *, only_acting: bool = False) -> Any:
+def parts(kind: str, about: str, *, only_acting: bool = False, only_with: str = "") -> Any:
     """Declare a parameter that is a list of parts, each with a type and parameters of its own.
 
-    `only_acting` is as for `param`.
+    `only_acting` and `only_with` are as for `param`.
     """
-    extra: dict[str, Any] = {"parts": kind, "only_acting": only_acting}
+    extra: dict[str, Any] = {"parts": kind, "only_acting": only_acting, "only_with": only_with}
     return Field(default=(), description=about, json_schema_extra=extra)
 
 
@@ -136,7 +136,9 @@ def dependent_params(config: Config) -> dict[str, str]:
     """
     fields = type(config).model_fields
     needed = _declared_dependences(type(config)).items()
-    return {n: other for n, other in needed if getattr(config, n) != fields[n].default}
+    given = {n: getattr(config, n) for n, _ in needed}
+    is_default = {n: value == fields[n].default or value == [] for n, value in given.items()}
+    return {n: other for n, other in needed if not is_default[n]}
 
 
 @cache

@@ -79,6 +79,10 @@ class Facts:
     acting: Mapping[str, str] = field(default_factory=dict)
     # By state output that carries the weights of several learners: for each name, the state input that brings them.
     carries: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    # By state input that carries the weights of several learners: for which of their names the node itself acts.
+    own_names: Mapping[str, OwnName] = field(default_factory=dict)
+    # By stream input that takes the results of who acts for one of these names: the name.
+    results_of: Mapping[str, str] = field(default_factory=dict)
     # The env steps of one firing, where that number is fixed.
     env_steps: int | None = None
     # What the node will allocate for data.
@@ -111,6 +115,15 @@ class Facts:
     service: Any = None
     # Modules that making or firing the node imports. A process of several sites imports them once.
     imports: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnName:
+    """For whom a node acts with weights of its own, among those whose weights a state carries by names."""
+
+    name: str | None  # None: the state has to carry one name
+    key: str  # the parameter that gives it
+    weights: str  # the state input of its own weights
 
 
 @dataclass(frozen=True, slots=True)

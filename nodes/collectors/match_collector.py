@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrl.core.batch import Array, Batch, Column
 from flowrl.core.config import named_parts, param, parts
-from flowrl.core.facts import Facts, Surroundings, UnsoundError
+from flowrl.core.facts import Facts, OwnName, Surroundings, UnsoundError
 from flowrl.core.ports import Out, StateIn
 from flowrl.core.state import State
 from flowrl.nodes.collectors.actor import CollectedSteps
@@ -46,6 +46,12 @@ from flowrl.nodes.policy import Policy, acting_facts
 OFFSET = Column("int32")  # a row's index in its match
 
 
+OPPONENTS = (
+    "opponents that do not learn, such as `random`, or `expert` with a checkpoint; the league names them in the same "
+    "order (`scripted`)"
+)
+
+
 class MatchConfig(Collector.Config):
     """The parameters of every node that plays matches."""
 
@@ -56,11 +62,7 @@ class MatchConfig(Collector.Config):
     sides: int = param(
         2, "sides of a match; the agents of an env are dealt out to them evenly, in order", ge=2
     )
-    opponents: Any = parts(
-        "policy",
-        "opponents that do not learn, such as `random`, or `expert` with a checkpoint; the league names them in "
-        "the same order (`scripted`)",
-    )
+    opponents: Any = parts("policy", OPPONENTS)
 
 
 class MatchCollector(Collector):
@@ -81,6 +83,7 @@ class MatchCollector(Collector):
     results = Out("match_results", optional=True, about="a row for each match")
 
     class Config(MatchConfig):
+        opponents: Any = parts("policy", OPPONENTS, only_with="matches")
         player: str | None = param(
             None, "the player that learns, by its name in the league; null: the league has one"
         )
@@ -122,8 +125,11 @@ class MatchCollector(Collector):
             },
             rows={"results": config.n_episode},
             env_steps=None if config.counts else 0,
+            own_names={"matches": OwnName(own, "player", "weights")},
             **players.weights_facts(own),
-            **acting_facts(players.by_key() | opponents, explores=True),
+            **acting_facts(
+                players.by_key() | opponents, explores=True, gives_rows=frozenset({key})
+            ),
             **shared_device_facts(
                 config,
                 [policy, *scripted.values(), *players.named.values()],

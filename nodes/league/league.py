@@ -71,7 +71,10 @@ class League(Node):
             _check_resets(config, name, surroundings.connected_outputs)
         players = frozenset(PLAYER_SETTING + name for name in config.players)
         carried = {name: name for name in config.players}
-        return Facts(settings={"matches": players}, carries={"matches": carried})
+        results = {cls.results_port(name): name for name in config.players}
+        return Facts(
+            settings={"matches": players}, carries={"matches": carried}, results_of=results
+        )
 
     @classmethod
     def results_port(cls, player: str) -> str:

@@ -172,7 +172,7 @@ class Mappo(CentralCritic):
             advantage = np.ascontiguousarray(np.broadcast_to(advantage, alive.shape))
             if self.config.normalise_advantages:
                 advantage = self.normalised_where(alive, advantage)
-            lead = b.array("reward").shape
+            lead = b.array("discount").shape
             advantage_t, target_t, old_t = (
                 self.tensor(x.reshape(*lead, -1))
                 for x in (advantage, (target - mean) / std, (scaled_t - mean) / std)

@@ -529,19 +529,19 @@ def test_a_parameter_that_depends_on_an_input_without_an_edge_is_reported(proble
     ]
 
 
-def test_a_setting_of_a_policy_of_which_only_nstep_is_read_is_reported(problems):
+def test_a_setting_of_a_policy_of_which_only_two_are_read_is_reported(problems):
     text = """
         extends: cartpole_dqn
         nodes: {collector: {learning_policy: {lr: 1e-5, nstep: 3, model: {type: cnn}}}}
         """
-    hint = "of learning_policy, only nstep is read; set it for the node that learns"
+    hint = "of learning_policy, only nstep and gamma are read; set it for the node that learns"
     assert problems(text) == [
         f"g.yaml:2:67: nodes.collector: 'learning_policy.model.type' has no effect: {hint}",
         f"g.yaml:2:39: nodes.collector: 'learning_policy.lr' has no effect: {hint}",
     ]
 
 
-def test_a_resolved_policy_of_which_only_nstep_is_read_is_sound():
+def test_a_resolved_policy_of_which_only_two_settings_are_read_is_sound():
     for changes in ({}, {"policy.lr": "0.1"}, {"learner.lr": "0.1", "policy.nstep": "3"}):
         loaded = load_data({"extends": "cartpole_dqn"}, overrides=changes)
         resolved = expand(check(loaded).require_sound().graph)

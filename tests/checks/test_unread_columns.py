@@ -26,6 +26,20 @@ def test_a_reward_model_is_refused_before_an_algorithm_that_reads_no_rewards(mod
     ]
 
 
+def test_a_reward_model_is_refused_where_agents_learn_from_their_own_rewards() -> None:
+    pytest.importorskip("mpe2")
+    own = {"policy": {"rewards": "own"}, "env": {"info": ["rewards"]}}
+    for more, refused in ((own, True), ({}, False)):
+        graph = {
+            "extends": "spread_mappo",
+            "nodes": BONUS,
+            "edges": ["collector -> bonus -> learner"],
+        }
+        found = [problem.what for problem in check(load_data({**graph, **more})).problems]
+        what = "nodes.bonus has no effect: it changes 'reward', which no learner behind it reads"
+        assert found == ([what] if refused else [])
+
+
 def test_a_reward_model_behind_another_one_is_refused_too() -> None:
     two = {**BONUS, "further": {"type": "constant"}}
     found = problems("cartpole_bc", two, "demos -> bonus -> further -> buffer")

@@ -96,7 +96,7 @@ def test_a_match_evaluator_has_the_policy_of_its_learner() -> None:
 
 def test_an_error_in_the_policy_of_an_opponent_is_located_at_that_policy(tmp_path: Path) -> None:
     def found(*opponents: str) -> str:
-        """The only problem of a graph whose opponents begin at line 6, without the name of the file."""
+        """The problem of an opponent, without the name of the file. Opponents begin at line 6; there is no league."""
         lines = "".join(f"      - {one}\n" for one in opponents)
         text = (
             "extends: cartpole_ppo\nenv: {type: open_spiel, game: kuhn_poker, id: null}\nnodes:\n"
@@ -105,7 +105,8 @@ def test_an_error_in_the_policy_of_an_opponent_is_located_at_that_policy(tmp_pat
             f"  collector:\n    opponents:\n{lines}    type: match_collector\n  evaluator: null\n"
         )
         (tmp_path / "g.yaml").write_text(text)
-        [problem] = problems(str(tmp_path / "g.yaml"))
+        no_league, problem = problems(str(tmp_path / "g.yaml"))
+        assert "'opponents' has no effect" in no_league
         return problem.removeprefix(f"{tmp_path}/g.yaml")
 
     where = found("random", "{type: expert, checkpoint: none.safetensors}")
