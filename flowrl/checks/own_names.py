@@ -23,6 +23,7 @@ def own_name_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Prob
             carried = {} if edge is None else _carried_by(edge, facts)
             if edge is None or not carried:
                 continue
+            problem: Problem | None
             if own.name is None and len(carried) > 1:
                 problem = _without_name(graph, node, own, carried)
             else:
