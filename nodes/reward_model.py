@@ -83,11 +83,19 @@ class RewardModel(Node):
             "also give the parts of the reward as columns: `reward/env`, and `reward/` and the type's name",
         )
         log_every_tokens: int = param(100, "tokens from one report of metrics to the next", ge=1)
+        may_leave_no_reward: ClassVar[bool] = False  # whether both weights may be 0
 
         @model_validator(mode="before")
         @classmethod
         def _complete(cls, values: Any) -> Any:
             return complete_schedules(cls, values) if isinstance(values, Mapping) else values
+
+        @model_validator(mode="after")
+        def _check_weights(self) -> Any:
+            if self.weight == 0 and self.reward_weight == 0 and not self.may_leave_no_reward:
+                what = "with `weight: 0` and `reward_weight: 0`, all rewards are 0"
+                raise UnsoundError(what, "give one of them another value", "weight")
+            return self
 
     # What a subclass declares
 

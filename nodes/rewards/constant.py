@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ class Constant(RewardModel):
         reward_weight: Scheduled = scheduled(
             0.0, "factor of the reward that arrives; 0: the constant replaces it"
         )
+        may_leave_no_reward: ClassVar[bool] = True  # of the agent's rows, beside those of an expert
 
     def bonus(self, b: StepBatch) -> Any:
         return np.ones(len(b.reward), np.float32)

@@ -61,6 +61,12 @@ class Trex(ImitationModel):
 
     def keep_expert(self, expert: Batch) -> None:
         super().keep_expert(expert)
+        if not len(expert) and not self.has_ranking:  # a dataset gives all rows at once
+            rows, episodes = len(self.expert_steps), len(self.returns)
+            raise ValueError(
+                f"{self.ctx.key}: the {rows} rows of the expert have {episodes} whole episodes; trex learns from which "
+                "of several is better, so give it more rows, and let it keep them (`expert_rows`)"
+            )
         if len(expert):
             self.first_row, self.length, self.returns = episodes_of(self.expert_steps.all())
             self.places = self.expert_steps.places()

@@ -295,6 +295,26 @@ def test_trex_refuses_episodes_that_are_all_as_good() -> None:
         fire(make("trex"), rows(), rows(reward=np.ones(40, np.float32)))
 
 
+@pytest.mark.parametrize(("kept", "episodes"), [(12, 1), (9, 0)])
+def test_trex_refuses_a_dataset_of_which_no_episode_is_better_than_another(
+    kept: int, episodes: int
+) -> None:
+    node, expert = make("trex"), ranked_rows()
+    few = expert.take(slice(0, kept))
+    fire(node, rows(), few)
+    message = f"the {kept} rows of the expert have {episodes} whole episodes; trex learns"
+    with pytest.raises(ValueError, match=message):
+        fire(node, rows(), few.take(slice(0, 0)))
+
+
+@pytest.mark.parametrize("model", ["gail", "rnd", "shaping"])
+def test_a_reward_model_that_leaves_no_reward_is_refused(model: str) -> None:
+    with pytest.raises(ValueError, match="with `weight: 0` and `reward_weight: 0`, all rewards"):
+        make(model, weight=0.0, reward_weight=0.0)
+    make(model, weight=0.0, reward_weight=1.0)
+    make(model, weight={"start": 0.0, "end": 1.0, "env_steps": 9}, reward_weight=0.0)
+
+
 def potential(obs: Array) -> Array:
     return obs[:, 0]
 
