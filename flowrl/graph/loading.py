@@ -97,14 +97,14 @@ def _load(
         scope.nodes, scope.part_ports, scope.broken_nodes, scope.removed_nodes, problems
     )
     edges = reader.read_edges(scope.statements)
-    overrides.set_edge_options(edges)
+    incomplete = frozenset(reader.incomplete if scope.all_edges_read else scope.nodes)
+    overrides.set_edge_options(edges, {*incomplete, *scope.broken_nodes})
     graph = Graph(name, nodes=scope.nodes, edges=list(edges.values()), files=files)
     graph.folders = tuple(folder.resolve() for folder in catalogue.folders)
     params = scope.node_reader.params
     read_sections(tree.fields, graph, scope.part_ports, scope.broken_nodes, params)
     share_replicas(graph, problems)
     clear_replaced_params(graph, problems)
-    incomplete = frozenset(reader.incomplete if scope.all_edges_read else scope.nodes)
     refuse_params_of_missing_inputs(graph, incomplete, problems)
     if (warmup := tree.fields.get("warmup")) is not None:
         phases = PhaseReader(graph, scope.part_ports, scope.broken_nodes, params, problems)

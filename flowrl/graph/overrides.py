@@ -7,7 +7,7 @@ path: `pair/learner.lr`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from flowrl.core.errors import GraphError, Problem, Problems, spelling_hint
 from flowrl.core.node import Node
@@ -208,8 +208,13 @@ class Overrides:
         else:
             self.edge_options.append((to, path[0], value))
 
-    def set_edge_options(self, edges: dict[PortRef, Edge]) -> None:
+    def set_edge_options(
+        self, edges: dict[PortRef, Edge], incomplete: Container[str] = frozenset()
+    ) -> None:
+        """Set the options of edges. Those into `incomplete` nodes may be missing, which is reported already."""
         for to, option, item in self.edge_options:
+            if to not in edges and to.node in incomplete:
+                continue
             if to not in edges:
                 self.problems.add(
                     item.location, f"no edge ends in {to}", spelling_hint(str(to), map(str, edges))

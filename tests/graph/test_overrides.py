@@ -297,3 +297,10 @@ def test_a_node_of_a_part_graph_is_set_by_its_full_name(write, checked):
 def test_a_key_that_names_nothing_is_reported(problems, key, value, message):
     reported = problems(RL, **{key.replace(".", "__"): value})
     assert any(p.startswith(message) for p in reported), reported
+
+
+@pytest.mark.parametrize("node", ["collector", "learner"])
+def test_an_option_of_an_edge_of_a_wrong_node_is_no_problem_of_its_own(problems, node):
+    sets = {f"{node}__stesp": "1", "collector__weights__lag": "2"}
+    [problem] = problems(RL, **sets)
+    assert "stesp" in problem
