@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from flowrl.checks.descriptions import NodeDescriptions
 from flowrl.checks.serial_program import Schedule, SerialProgram
+from flowrl.core.batch import row_bytes
 from flowrl.core.errors import Problem
-from flowrl.core.wording import size_text
+from flowrl.core.wording import count_text, size_text
 from flowrl.graph.model import Edge, Graph, PortRef
 from flowrl.machine.resource_limits import machine_memory_bytes
 
@@ -77,6 +78,28 @@ def _rows_hint(edge: Edge, rows: int, needed: int) -> str:
     chosen = f"parts: {rows // needed}" if rows % needed == 0 else f"first: …, count: {needed}"
     between = f"{edge.source} -> split -> {edge.to}"
     return f"write '{between}' with the node `split: {{type: rows, {chosen}}}`"
+
+
+def burst_problems(
+    graph: Graph, program: SerialProgram, described: NodeDescriptions
+) -> Iterator[Problem]:
+    """Yield a problem for each stream of which one firing gives more than the memory of this machine holds."""
+    memory_bytes, schedule = machine_memory_bytes(), program.round
+    for edge in schedule.edges:
+        schema, rows = described.schemas.get(edge.to), described.rows.get(edge.to)
+        if edge.kind != "stream" or not schema or rows is None or memory_bytes is None:
+            continue
+        tokens = max(schedule.rates.get(source, 1) for source in edge.sources)
+        total = tokens * rows * row_bytes(schema)
+        if total > memory_bytes:
+            name = edge.source.node
+            given, size = count_text(tokens, "token"), size_text(total)
+            what = (
+                f"{edge}: a firing of {name} gives {given}, which would take {size}; this machine has "
+                f"{size_text(memory_bytes)}"
+            )
+            where = graph.last_written([*graph.nodes[name].locations()])
+            yield Problem(str(where), what, "let it give fewer at a time, or smaller ones")
 
 
 def memory_problems(graph: Graph, described: NodeDescriptions) -> Iterator[Problem]:

@@ -6,7 +6,12 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from flowrl.checks.amounts import memory_problems, row_problems, token_problems
+from flowrl.checks.amounts import (
+    burst_problems,
+    memory_problems,
+    row_problems,
+    token_problems,
+)
 from flowrl.checks.columns import column_problems, warmup_column_problems
 from flowrl.checks.compression import compression_problems
 from flowrl.checks.connections import connection_problems
@@ -126,6 +131,7 @@ def _check(
         problems.extend(warmup_column_problems(graph, program, describer))
         if len(program.warmup) == len(graph.phases):
             problems.extend(row_problems(graph, program, described))
+            problems.extend(burst_problems(graph, program, described))
     problems.extend(token_problems(graph, described))
     problems.extend(memory_problems(graph, described))
     problems.extend(row_order_problems(graph, described.facts))

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from flowrl.core.errors import shortened_repr, spelling_hint
+from flowrl.core.facts import UnsoundError
 from flowrl.core.signatures import KeywordSignature, document_parameters, refuse_positional
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 REQUIRED: Any = PydanticUndefined
+LARGEST_NUMBER = 1e30  # float32 holds 3.4e38; ranges, sums and products have to fit as well
 # Kinds for which other things may stand, such as functions that make envs. The owner of the parameter checks them.
 CHECKED_BY_OWNERS = ("env", "policy", "model")
 
@@ -28,6 +30,16 @@ class Config(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
     )
+
+    @model_validator(mode="after")
+    def _check_magnitudes(self) -> Config:
+        """Refuse numbers that are infinite, or become so, where they are used: in arrays of float32."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, float) and abs(value) > LARGEST_NUMBER:
+                hint = f"expected at most {LARGEST_NUMBER:g}, so that results fit into float32"
+                raise UnsoundError(f"{name} is {value:g}", hint, name)
+        return self
 
 
 BaseConfig = Config  # for classes whose own `Config` hides the name

@@ -995,6 +995,23 @@ def test_a_buffer_that_does_not_fit_is_reported_before_anything_is_allocated(pro
     ]
 
 
+def test_a_firing_that_gives_more_than_memory_holds_is_reported(monkeypatch):
+    monkeypatch.setattr("flowrl.checks.amounts.machine_memory_bytes", lambda: 8_000_000_000)
+
+    def found(updates):
+        loaded = load_data({"extends": "cartpole_dqn"}, overrides={UPDATES: updates})
+        return [str(problem) for problem in check(loaded).problems]
+
+    assert found("1_000_000") == []
+    assert found("10_000_000") == [
+        "--set buffer.updates_per_push=10_000_000: buffer.batches -> learner.data: a firing of buffer gives 10,000,000 "
+        "tokens, which would take 65.3 GB; this machine has 8.0 GB; let it give fewer at a time, or smaller ones"
+    ]
+
+
+UPDATES = "buffer.updates_per_push"
+
+
 # time
 
 

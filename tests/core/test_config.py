@@ -73,6 +73,12 @@ def test_a_wrong_parameter_of_a_part_is_named() -> None:
         Rye(weight=-1)
 
 
+def test_a_number_that_does_not_fit_into_float32_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"weight is 1e\+39; expected at most 1e\+30, so that"):
+        Rye(weight=1e39)
+    assert Rye(weight=1e30).config.weight == 1e30
+
+
 def test_a_required_link_must_be_given() -> None:
     with pytest.raises(TypeError, match="Mill: missing the link 'water'; give it by keyword"):
         Mill(stones=2)

@@ -69,6 +69,10 @@ def test_a_node_gives_a_list_of_its_own_or_none(more: str, left: list[str], tmp_
             "[{type: reward_clip, low: 1, high: 1}]",
             r"env.wrappers\[0\]: low is 1 and high is 1; low must be less than high",
         ),
+        (
+            "[{type: reward_goal, reached: 0}]",
+            r"env.wrappers\[0\]: with `reached: 0` and `otherwise: 0`, all rewards are 0; give one",
+        ),
         ("[{type: frame_stack, n: 0}]", r"env.wrappers\[0\].n is 0; expected greater than or"),
         ("[mlp]", r"env.wrappers\[0\]: unknown wrapper type 'mlp'"),
     ],

@@ -56,6 +56,13 @@ class RewardGoal(Wrapper):
         reached: float = param(1.0, "the reward of the step that terminates the episode")
         otherwise: float = param(0.0, "the reward of all other steps")
 
+        @model_validator(mode="after")
+        def _check_rewards(self) -> Any:
+            if self.reached == self.otherwise == 0:
+                what = "with `reached: 0` and `otherwise: 0`, all rewards are 0"
+                raise UnsoundError(what, "give one of them another value", "reached")
+            return self
+
     def wrap(self, env: Any) -> Any:
         return RewardGoalEnv(env, self.config)
 
