@@ -23,7 +23,10 @@ class ExpertRewardModel(RewardModel):
     """A reward model with an input for an expert: demonstrations, or the rows of a collector."""
 
     expert = In(
-        "samples", optional=True, about="the expert's rows: demonstrations, or those of a collector"
+        "samples",
+        optional=True,
+        about="the expert's rows: demonstrations, or those of a collector",
+        unlike="data",
     )
 
     class Config(RewardModel.Config):

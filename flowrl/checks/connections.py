@@ -39,8 +39,24 @@ def connection_problems(graph: Graph, incomplete: frozenset[str]) -> Iterator[Pr
             else:
                 bypassed = _bypassing_edge(graph, spec, kind)
                 yield _unconnected_port(ports, spec, port, kind, bypassed)
+    yield from _alike_input_problems(graph)
     yield from _shared_service_problems(graph)
     yield from _link_cycle_problems(graph)
+
+
+def _alike_input_problems(graph: Graph) -> Iterator[Problem]:
+    """Yield a problem for each input that takes the tokens of another one from which they must differ."""
+    into = {edge.to: edge for edge in graph.edges if edge.kind == "stream"}
+    for to, edge in into.items():
+        kind = graph.nodes[to.node].cls.ports.get(to.port)
+        other = into.get(PortRef(to.node, kind.unlike)) if isinstance(kind, In) else None
+        shared = [] if other is None else [s for s in edge.sources if s in other.sources]
+        if other is not None and shared:
+            what = (
+                f"{edge}: {shared[0]} also goes to {other.to}, and the tokens of both must differ"
+            )
+            hint = f"connect something else to {to.port}, such as demonstrations"
+            yield Problem(str(edge.location), what, hint)
 
 
 def _has_substitute(spec: NodeSpec, kind: Port, connected: Container[PortRef]) -> bool:

@@ -28,7 +28,8 @@ class In:
 
     `initial` makes the value of one initial token, so that the input can close a feedback loop: before round 0, one
     round of such tokens lies on its edge. `may_idle` says that a phase of the warm-up which feeds another input of the
-    node may leave this one without tokens; its value is then None.
+    node may leave this one without tokens; its value is then None. `unlike` names an input of the node whose tokens
+    must come from elsewhere, as those of an agent and of an expert.
     """
 
     type: str
@@ -37,6 +38,7 @@ class In:
     initial: Callable[[], object] | None = None
     about: str = ""
     may_idle: bool = False
+    unlike: str = ""
     kind: Kind = "stream"
 
 

@@ -121,7 +121,7 @@ class ParamReader:
         They are that of the graph file that names it, the working folder, and those of the other graph files.
         """
         value = item.plain()
-        if not isinstance(value, str) or not field_extras(info).get("file"):
+        if not value or not isinstance(value, str) or not field_extras(info).get("file"):
             return value
         beside = [Path(item.location.file).parent] if item.location.line else []
         others = [] if os.path.exists(value) else self.folders

@@ -128,7 +128,9 @@ class RowReplayBuffer(ReplayBuffer):
     """
 
     data = In("samples", may_idle=True)
-    demos = In("samples", optional=True, about="kept separately from the agent's rows")
+    demos = In(
+        "samples", optional=True, about="kept separately from the agent's rows", unlike="data"
+    )
 
     class Config(ReplayBuffer.Config):
         policy: Any = nstep_policy()

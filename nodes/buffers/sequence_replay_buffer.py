@@ -61,7 +61,10 @@ class SequenceReplayBuffer(ReplayBuffer):
 
     data = In("samples", may_idle=True)
     demos = In(
-        "samples", optional=True, about="kept separately from the agent's; without memory, it is 0"
+        "samples",
+        optional=True,
+        about="kept separately from the agent's; without memory, it is 0",
+        unlike="data",
     )
     priorities = priorities_port()
 
