@@ -19,9 +19,12 @@ def problems(extends: str, nodes: dict[str, Any], *edges: str) -> list[str]:
 
 @pytest.mark.parametrize("model", ["constant", "gail"])
 def test_a_reward_model_is_refused_before_an_algorithm_that_reads_no_rewards(model: str) -> None:
-    expert = ["demos -> bonus.expert"] if model == "gail" else []
+    nodes = {"bonus": {"type": model}}
+    expert = ["others -> bonus.expert"] if model == "gail" else []
+    if expert:
+        nodes["others"] = {"type": "demos", "path": "cartpole_demos.npz"}
     edges = ["demos -> bonus -> buffer", *expert]
-    assert problems("cartpole_bc", {"bonus": {"type": model}}, *edges) == [
+    assert problems("cartpole_bc", nodes, *edges) == [
         "nodes.bonus has no effect: it changes 'reward', which no learner behind it reads"
     ]
 
