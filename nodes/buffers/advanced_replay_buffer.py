@@ -126,7 +126,9 @@ class AdvancedReplayBuffer(RowReplayBuffer):
             state_bytes=plan.state_bytes(row_bytes + SAMPLER_BYTES),
             live_state_bytes=plan.state_bytes(PUSHED_METADATA_BYTES),
             checks_numbers=not config.transforms,
-            nondeterministic=plan.nondeterministic(check_pacing(config, surroundings)),
+            nondeterministic=plan.nondeterministic(
+                check_pacing(config, surroundings, surroundings.rows.get("data"))
+            ),
         )
 
     def setup(self) -> None:

@@ -54,7 +54,7 @@ class NaiveReplayBuffer(RowReplayBuffer):
     @classmethod
     def describe(cls, config: Any, surroundings: Surroundings) -> Facts:
         schema, with_demos = input_schema(surroundings), "demos" in surroundings.inputs
-        pacing = check_uniform_pacing(config, surroundings)
+        pacing = check_uniform_pacing(config, surroundings, surroundings.rows.get("data"))
         windows = WindowFacts.of(config, surroundings)
         check_transforms(config.transforms, schema)
         check_demos(config, surroundings)

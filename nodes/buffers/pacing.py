@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,13 +107,8 @@ class RatioPacer:
 
     def check_insert(self, count: int) -> None:
         """Refuse a token for which one firing cannot emit enough batches to keep the band."""
-        due = count * self.ratio
-        if due > self.max_batches * self.batch_size:
-            raise ValueError(
-                f"{self._context.key}: {count} rows arrived, for which {due:.0f} rows must be drawn, but a "
-                f"firing emits at most {self.max_batches} batches of {self.batch_size}; "
-                "increase `updates_per_push`"
-            )
+        if too_many := _too_many_inserts(count, self.ratio, self.max_batches, self.batch_size):
+            raise ValueError(f"{self._context.key}: {'; '.join(too_many)}")
 
     def take_due(self, counters: Counters) -> int:
         """Return the number of batches to emit: those that the band demands, or else those requested within it."""
@@ -163,8 +159,25 @@ def make_pacer(config: Any, context: Context, most_waiting: int = 0) -> FixedPac
     return RatioPacer(config, context, most_waiting)
 
 
-def check_pacing(config: Any, surroundings: Surroundings) -> str:
-    """Refuse parameters that have no effect; return why the pacing is nondeterministic, if it is."""
+def _too_many_inserts(
+    count: int, ratio: float, most_batches: int, batch_size: int
+) -> tuple[str, str] | None:
+    """What is wrong, and how to mend it, if a firing cannot emit the batches for the rows of a token."""
+    due = count * ratio
+    if due <= most_batches * batch_size:
+        return None
+    what = (
+        f"{count} rows arrive with a token, for which {due:.6g} rows must be drawn, but a firing emits at most "
+        f"{most_batches} batches of {batch_size}"
+    )
+    return what, f"write `updates_per_push: {math.ceil(due / batch_size)}`, or let fewer be drawn"
+
+
+def check_pacing(config: Any, surroundings: Surroundings, rows: int | None = None) -> str:
+    """Refuse parameters that have no effect, or cannot be kept; return why the pacing is nondeterministic, if it is.
+
+    `rows` are those that arrive with a token, if it is rows that are drawn, and their number is known.
+    """
     if config.samples_per_insert is None:
         for name in ("band_rows", "ahead_batches", "first_rows"):
             if getattr(config, name) is not None:
@@ -177,14 +190,17 @@ def check_pacing(config: Any, surroundings: Surroundings) -> str:
             "connect `learner.priorities -> buffer.priorities`",
             "samples_per_insert",
         )
+    most, size = config.updates_per_push, config.batch_size
+    if too_many := _too_many_inserts(rows or 0, config.samples_per_insert, most, size):
+        raise UnsoundError(*too_many, "samples_per_insert")
     band = config.band_rows or DEFAULT_BAND_BATCHES * config.batch_size
     ratio = f"{config.samples_per_insert:g} rows drawn for each row that arrives"
     return f"free-running, {ratio}, within {band} rows"
 
 
-def check_uniform_pacing(config: Any, surroundings: Surroundings) -> str:
+def check_uniform_pacing(config: Any, surroundings: Surroundings, rows: int | None = None) -> str:
     """Do the same as `check_pacing` for a buffer that draws uniformly, which priorities can only pace."""
-    reason = check_pacing(config, surroundings)
+    reason = check_pacing(config, surroundings, rows)
     if "priorities" in surroundings.inputs and not reason:
         raise UnsoundError(
             "the buffer draws uniformly, so priorities have no effect",

@@ -69,9 +69,7 @@ def test_below_the_band_batches_are_emitted_without_a_request() -> None:
 
 
 def test_a_token_that_requires_more_batches_than_a_firing_emits_is_refused() -> None:
-    message = (
-        "for which 28 rows must be drawn, but a firing emits at most 3 batches of 8; increase `upd"
-    )
+    message = "for which 28 rows must be drawn, but a firing emits at most 3 batches of 8; write `updates_per_push: 4`"
     with pytest.raises(ValueError, match=message):
         buffer(updates_per_push=3).fire(rows(7), None, None)
 
@@ -156,6 +154,26 @@ def test_parameters_of_free_running_buffers_are_refused_in_lockstep() -> None:
         match="needs `priorities`, which report that a batch was learned; connect `learner",
     ):
         NaiveReplayBuffer.describe(NaiveReplayBuffer.Config(samples_per_insert=8), known)
+
+
+@pytest.mark.parametrize("kind", [NaiveReplayBuffer, AdvancedReplayBuffer])
+def test_a_ratio_for_which_a_firing_gives_too_few_batches_is_refused(kind: Any) -> None:
+    def describe(ratio: float, **rows: int) -> Any:
+        columns = {"data": {"reward": Column("float32")}, "priorities": {}}
+        known = Surroundings(columns, {}, frozenset(), rows=rows)
+        config = kind.Config(samples_per_insert=ratio, updates_per_push=8, batch_size=64)
+        return kind.describe(config, known)
+
+    describe(4.0, data=128)
+    describe(400.0)
+    message = (
+        "128 rows arrive with a token, for which 576 rows must be drawn, but a firing emits at"
+    )
+    with pytest.raises(UnsoundError, match=message) as raised:
+        describe(4.5, data=128)
+    assert raised.value.hint.startswith("write `updates_per_push: 9`")
+    assert raised.value.key == "samples_per_insert"
+    describe(4.5, data=112)
 
 
 def test_priorities_without_effect_are_refused() -> None:
