@@ -23,6 +23,9 @@ def own_name_problems(graph: Graph, facts: Mapping[str, Facts]) -> Iterator[Prob
             carried = {} if edge is None else _carried_by(edge, facts)
             if edge is None or not carried:
                 continue
+            if own.name is not None and own.name not in carried:
+                wrong.add(node)  # `checks/state_settings` says that there is no such name
+                continue
             problem: Problem | None
             if own.name is None and len(carried) > 1:
                 problem = _without_name(graph, node, own, carried)
