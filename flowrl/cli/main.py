@@ -168,18 +168,22 @@ def _working_folder() -> str:
 
 
 def _refuse_undecodable(words: Sequence[str]) -> None:
-    """Refuse names that are no text in the encoding of file names: no file could be written that contains them."""
+    """Refuse names that are no text, neither in the encoding of this locale nor in UTF-8: no file could name them."""
     from flowrl.core.errors import UsageError
 
     for word in words:
         try:
             word.encode()
         except UnicodeEncodeError:
-            shown = ascii(os.fsencode(word))[2:-1]
-            what = (
-                f"{shown}: is no text in the encoding of this locale, {sys.getfilesystemencoding()}"
-            )
-            raise UsageError(f"{what}; set LC_ALL=C.UTF-8, or rename it") from None
+            name = os.fsencode(word)
+            try:
+                name.decode(
+                    "utf-8"
+                )  # Python reads UTF-8 as escapes, where the locale has another encoding
+            except UnicodeDecodeError:
+                encodings = " and ".join({"utf-8": "", sys.getfilesystemencoding(): ""})
+                what = f"{ascii(name)[2:-1]}: is no text in {encodings}"
+                raise UsageError(f"{what}; rename it") from None
 
 
 def _os_error_text(error: BaseException) -> str:
