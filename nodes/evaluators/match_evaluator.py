@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from flowrl.core.batch import Batch
+from flowrl.core.batch import Array, Batch
 from flowrl.core.config import param
 from flowrl.core.facts import Facts, Surroundings, UnsoundError
 from flowrl.core.node import Role
@@ -17,6 +17,7 @@ from flowrl.nodes.collectors.match_players import PlayerPolicies
 from flowrl.nodes.collectors.match_results import result_schema
 from flowrl.nodes.configured_policies import policy_for
 from flowrl.nodes.envs.spec import EnvSpec
+from flowrl.nodes.envs.steps import Episode
 from flowrl.nodes.league.matches import FIRST_SCRIPTED, Assignment, matches_state
 
 
@@ -34,6 +35,7 @@ class MatchEvaluator(MatchCollector):
         n_episode: int = param(8, "matches against each opponent, over all envs", ge=1)
         counts: Literal[False] = param(False, "its env steps and episodes do not count")
         origin: Literal[False] = param(False, "none: nothing is learned from its rows")
+        log_every_steps: Literal[1] = param(1, "every evaluation is reported")
         names: list[str] = param(
             [], "names of the opponents in metrics; by default those of their types"
         )
@@ -86,8 +88,17 @@ class MatchEvaluator(MatchCollector):
             of_opponent = results["opponent"] == FIRST_SCRIPTED - k
             metrics[f"{name}/score_mean"] = float(results["score"][of_opponent].mean())
             metrics[f"{name}/return_mean"] = float(own[of_opponent].mean())
+        if self._dropped_steps:
+            metrics["dropped_steps"], self._dropped_steps = self._dropped_steps, 0
         self.ctx.metrics(metrics)
         return results
+
+    def _report(
+        self, env_steps: int, episodes: Sequence[Episode], dropped_steps: int, actions: Array
+    ) -> None:
+        """Do not report episodes as a collector does: `fire` reports the results of matches."""
+        self.envstep += env_steps
+        self._dropped_steps += dropped_steps
 
     def evaluate(self, weights: State) -> Batch:
         """Play the matches with these weights; return their results."""
