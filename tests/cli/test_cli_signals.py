@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -154,22 +155,22 @@ class Slow(Node):
 def test_who_does_not_wait_for_sites_that_start_leaves_no_sockets(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "tmp").mkdir()
-    monkeypatch.setitem(ENV, "TMPDIR", str(folder / "tmp"))
     (folder / "slow_setup.py").write_text(SLOW_SETUP)
     write(folder / "slow.yaml", {"a": {"type": "slow_setup:Slow"}}, ["c -> a"])
     words = ("run", "slow.yaml", "--placement", "a=process", "--out", "r")
-    with process(*words, folder=folder) as running:
-        assert running.stderr is not None
-        wait_until((folder / "r" / "making").exists)
-        running.send_signal(signal.SIGINT)
-        assert running.stderr.readline().startswith("stopping after this round")
-        [sockets] = (folder / "tmp").glob("flowrl-sockets-*")
-        running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=90)
-    assert (running.returncode, err) == (130, "")
-    assert "interrupted: stopped before the first firing\n" in out
-    assert not sockets.exists()
+    with TemporaryDirectory() as place:  # a short path: pytest's are too long for sockets
+        monkeypatch.setitem(ENV, "TMPDIR", place)
+        with process(*words, folder=folder) as running:
+            assert running.stderr is not None
+            wait_until((folder / "r" / "making").exists)
+            running.send_signal(signal.SIGINT)
+            assert running.stderr.readline().startswith("stopping after this round")
+            [sockets] = Path(place).glob("flowrl-sockets-*")
+            running.send_signal(signal.SIGINT)
+            out, err = running.communicate(timeout=90)
+        assert (running.returncode, err) == (130, "")
+        assert "interrupted: stopped before the first firing\n" in out
+        assert not sockets.exists()
 
 
 SIGNAL_DURING_IMPORTS = """
