@@ -29,11 +29,20 @@ def check_no_nan(weights: Mapping[str, Array], version: int, last_version: int |
 
     `last_version` is the version that was checked before, if any.
     """
-    floats = [name for name, array in weights.items() if array.dtype.kind == "f"]
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspects = [name for name in floats if math.isnan(_indicator(weights[name]))]
-    diverged = [name for name in suspects if np.isnan(weights[name]).any()]
+    diverged, large = [], []
+    for name, array in weights.items():
+        if array.dtype.kind != "f":
+            continue
+        if array.size > SMALL_SIZE:
+            large.append(name)
+        elif array.size and math.isnan(np.minimum.reduce(array, axis=None)):
+            diverged.append(name)
+    if large:
+        with np.errstate(over="ignore", invalid="ignore"):
+            suspects = [name for name in large if math.isnan(_indicator(weights[name]))]
+        diverged += [name for name in suspects if np.isnan(weights[name]).any()]
     if diverged:
+        diverged.sort(key=[*weights].index)
         since = "" if last_version is None else f", and version {last_version} held none"
         raise InvalidResultError(
             f"learning has diverged: in version {version}, {len(diverged)} of {len(weights)} weights hold nan (the "
