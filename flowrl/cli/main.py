@@ -176,10 +176,8 @@ def _refuse_undecodable(words: Sequence[str]) -> None:
             word.encode()
         except UnicodeEncodeError:
             name = os.fsencode(word)
-            try:
-                name.decode(
-                    "utf-8"
-                )  # Python reads UTF-8 as escapes, where the locale has another encoding
+            try:  # where the locale has another encoding, Python reads UTF-8 as escapes
+                name.decode("utf-8")
             except UnicodeDecodeError:
                 encodings = " and ".join({"utf-8": "", sys.getfilesystemencoding(): ""})
                 what = f"{ascii(name)[2:-1]}: is no text in {encodings}"
