@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin
@@ -239,6 +239,11 @@ def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> t
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "missing":
         return f"{owner}: missing required parameter '{name}'", ""
+    if error["type"] == "extra_forbidden":
+        *outer, key = error["loc"]
+        known = _keys_below(cls, outer)
+        where = ".".join(map(str, (owner, *outer)))
+        return f"{where}: unknown key '{key}'", spelling_hint(str(key), known) if known else ""
     if error["type"] in ("none_required", "literal_error"):
         info = cls.model_fields[error["loc"][0]]
         if _has_one_value(info.annotation):
@@ -253,6 +258,18 @@ def describe_validation_error(owner: str, cls: type[BaseModel], error: Any) -> t
         meaning = cls.model_fields[error["loc"][0]].description
         return f"{owner}.{name} is {shortened_repr(error['input'])}", f"expected {meaning}"
     return f"{owner}{'.' + name if name else ''}: {message}", ""
+
+
+def _keys_below(cls: type[BaseModel], path: Sequence[str | int]) -> Iterable[str]:
+    """The keys of the parameter at a path, if it is a mapping with keys of its own."""
+    for name in path:
+        info = cls.model_fields.get(str(name))
+        if info is None or not isinstance(info.annotation, type):
+            return ()
+        if not issubclass(info.annotation, BaseModel):
+            return ()
+        cls = info.annotation
+    return cls.model_fields
 
 
 def _has_one_value(annotation: Any) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from flowrl.core.config import Config as BaseConfig
-from flowrl.core.config import Part, param, part
+from flowrl.core.config import Part, make_config, param, part
 from flowrl.core.node import Node
 from flowrl.core.ports import In, Link
 from flowrl.core.signatures import written_doc
@@ -224,3 +224,15 @@ def test_a_wrong_call_says_what_is_wanted(call: Callable[[], Any], words: str) -
     with pytest.raises(TypeError) as raised:
         call()
     assert str(raised.value) == words
+
+
+def test_an_unknown_key_within_a_parameter_is_named_with_the_nearest_one() -> None:
+    class Rule(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        tau: float = 0.1
+
+    class Ruled(BaseConfig):
+        rule: Rule = param(Rule(), "how it follows")
+
+    with pytest.raises(ValueError, match=r"^node\.rule: unknown key 'taw'; did you mean 'tau'"):
+        make_config("node", Ruled, {"rule": {"taw": 0.2}})
